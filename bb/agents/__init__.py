@@ -1,0 +1,1 @@
+"""Who answers: agents, their handle on the client and on the model, and tools."""

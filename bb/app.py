@@ -1,0 +1,428 @@
+"""`App`: what a program holds. It registers flows, runs them, and resumes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import timedelta
+from enum import Enum
+from typing import Final, Literal, Self, TypeAlias
+
+from bb.agents.answer import Answer
+from bb.check import agents_of, check, refuse
+from bb.clock import Clock, SystemClock
+from bb.codec import Codec, Types
+from bb.engine.archive import Archive
+from bb.engine.delivery import Listener
+from bb.engine.jobs import Jobs
+from bb.engine.live import Live
+from bb.engine.outcome import Outcome, RunInfo
+from bb.engine.plan import Plan, prepare
+from bb.engine.runner import Ask, Runner
+from bb.errors import InvalidInput, UnknownFlow, WiringError
+from bb.flows.tree import AnyFlow, DurableFlow, NamedFlow
+from bb.ids import check_id, fresh_id
+from bb.logs import warning
+from bb.messages import Input, Message
+from bb.models.base import Model
+from bb.stores.base import Store
+from bb.stores.memory import MemStore
+from bb.trace import Event, Tracer
+
+
+class Resume(Enum):
+    """The type of `RESUME`."""
+
+    RESUME = "RESUME"
+
+
+RESUME: Final = Resume.RESUME
+"""No new input: go on with the run, or start it with nothing if there is none."""
+
+InputLike: TypeAlias = str | Message | Sequence[Message] | Input
+"""Text and a message start a chat of one user message; a sequence is the chat so far."""
+
+_ADHOC: Final = 256  # flows that were run without being registered and are kept prepared
+
+
+class RunStream:
+    """A run whose text is read while it is made: iterate it, then ask for the outcome."""
+
+    def __init__(self, live: Live) -> None:
+        self.run_id = live.run_id
+        self._live = live
+        self._listener: Listener = live.delivery.listen()
+        self._outcome: asyncio.Future[Outcome] = asyncio.ensure_future(live.outcome())
+        self._outcome.add_done_callback(_seen)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Leave the run: unless others wait for it or it was started with `detach`, it is interrupted."""
+        self._live.delivery.leave(self._listener)
+        if not self._outcome.done():
+            self._outcome.cancel()
+            await asyncio.wait([self._outcome])
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """The text as it comes, stage by stage; joined it is the answer.
+
+        Raises:
+            StreamBroken: streamed text became void, because its step failed and is tried again.
+            BBError: the run failed.
+        """
+        async for chunk in self._listener.chunks():
+            yield chunk
+        await self.outcome()
+
+    async def outcome(self) -> Outcome:
+        """How the run came out.
+
+        Raises:
+            BBError: it failed, was refused or was interrupted.
+        """
+        return await asyncio.shield(self._outcome)
+
+
+class App:
+    """A program's flows, its store, and the runs it has in memory.
+
+    Building one opens nothing. It may be used from several event loops and threads; `async with app:` (or `start` and
+    `stop`) also runs jobs and resumes those that an earlier process left unfinished.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store | None = None,
+        trace: Tracer | None = None,
+        model: Model | None = None,
+        retention: timedelta = timedelta(days=7),
+        clock: Clock | None = None,
+        value_limit: int = 16 * 2**20,
+        workers: int = 16,
+    ) -> None:
+        """Args:
+            store: where durable flows are kept; memory by default, so nothing survives the process.
+            trace: takes every event.
+            model: for agents that have none nearer to them.
+            retention: how long finished and abandoned runs are kept.
+            clock: time, sleep and randomness; the machine's by default.
+            value_limit: the most bytes one record may have.
+            workers: how many jobs run at once.
+
+        Raises:
+            WiringError: an argument is out of range.
+        """
+        if retention < timedelta(0) or value_limit < 1 or workers < 1:
+            raise WiringError("retention must not be negative, value_limit and workers must be at least 1")
+        self.types: Types = Types()
+        self.types.register(Answer, Outcome)
+        """Classes that savepoints may hold; those of agents' schemas are known already."""
+        self.store: Store = store if store is not None else MemStore()
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._model = model
+        self._plans: dict[str, Plan] = {}
+        self._adhoc: OrderedDict[int, Plan] = OrderedDict()
+        self._runner = Runner(
+            store=self.store,
+            codec=Codec(self.types, value_limit),
+            clock=self._clock,
+            tracer=trace,
+            model=model,
+            owner_nonce=fresh_id(),
+        )
+        self._archive = Archive(self._runner, self._plans, retention)
+        self._jobs = Jobs(self._runner, self._archive, self._plans, workers)
+
+    # --- flows ---
+
+    def register(self, *flows: NamedFlow | DurableFlow) -> None:
+        """Make flows known by their ids, so that they can be run by id and resume by themselves.
+
+        A flow registered again replaces the one before.
+
+        Raises:
+            WiringError: a flow is wired wrongly; the message lists every error in it. Warnings are logged.
+        """
+        for flow in flows:
+            if not isinstance(flow, NamedFlow | DurableFlow):
+                raise WiringError(f"{flow!r} has no id", remedy="name it: flow.with_id(...)")
+            others = [plan.flow for id, plan in self._plans.items() if id != flow.id]
+            self._plans[flow.id] = self._prepare(flow, others)
+            self._jobs.registered(flow.id)
+
+    def _prepare(self, flow: AnyFlow, beside: Sequence[AnyFlow] = ()) -> Plan:
+        problems = check(flow, model=self._model, beside=beside)
+        refuse(flow, problems)
+        for problem in problems:
+            warning("a flow has a problem", code=problem.code, path=problem.path, message=problem.message)
+        for agent in agents_of(flow):
+            if agent.schema is not None:
+                self.types.register_annotations(agent.schema.type)
+        return prepare(flow)
+
+    def _plan(self, flow: str | AnyFlow) -> Plan:
+        if isinstance(flow, str):
+            check_id(flow, "flow id")
+            if flow not in self._plans:
+                known = ", ".join(sorted(self._plans)) or "none"
+                raise UnknownFlow(f"no flow {flow!r} is registered", remedy=f"register it first; known: {known}")
+            return self._plans[flow]
+        plan = self._plans.get(flow.id) if isinstance(flow, NamedFlow | DurableFlow) else None
+        if plan is not None and plan.flow is flow:
+            return plan
+        plan = self._adhoc.get(id(flow))
+        if plan is None or plan.flow is not flow:
+            plan = self._adhoc[id(flow)] = self._prepare(flow)
+            if len(self._adhoc) > _ADHOC:
+                self._adhoc.popitem(last=False)
+        return plan
+
+    # --- running ---
+
+    async def run(
+        self,
+        flow: str | AnyFlow,
+        input: InputLike | Literal[Resume.RESUME] = RESUME,
+        *,
+        params: Mapping[str, object] | None = None,
+        run_id: str | None = None,
+        session_id: str | None = None,
+        detach: bool = False,
+        replace: bool = False,
+        fresh: bool = False,
+        wait: timedelta = timedelta(seconds=60),
+    ) -> Outcome:
+        """Run a flow to its end, or go on with a run that was cut off.
+
+        A durable flow with a known `run_id` replays what it completed and goes on from there. While the same run is going on in
+        this process the call joins it; in another, it waits up to `wait` for that one.
+
+        Args:
+            flow: the id of a registered flow, or a flow.
+            input: what it starts with; left out, the run goes on with what it was started with.
+            params: values that handlers read from `turn.params`.
+            run_id: the id of the run; a fresh one by default.
+            session_id: the session it belongs to; by default one of its own.
+            detach: let the run go on when every caller has gone.
+            replace: give up what is known of this run id, and start over.
+            fresh: ignore checkpoints of earlier runs of the session.
+            wait: how long to wait for another process that has the run.
+
+        Raises:
+            InvalidId, InvalidInput: an argument is out of shape.
+            UnknownFlow, WiringError: the flow cannot be run.
+            RunIdInUse, InputConflict, RunExpired: the run id is known with something else.
+            RunBusy: another process had the run all the while.
+            RunCancelled: it was cancelled.
+            Interruption: it stopped without failing; the same call goes on with it.
+            BBError: it failed; what it completed is kept.
+        """
+        return await self._runner.outcome(
+            self._ask(flow, input, params, run_id, session_id, detach=detach, replace=replace, fresh=fresh, wait=wait)
+        )
+
+    def stream(
+        self,
+        flow: str | AnyFlow,
+        input: InputLike | Literal[Resume.RESUME] = RESUME,
+        *,
+        params: Mapping[str, object] | None = None,
+        run_id: str | None = None,
+        session_id: str | None = None,
+        detach: bool = False,
+        replace: bool = False,
+        fresh: bool = False,
+        wait: timedelta = timedelta(seconds=60),
+    ) -> RunStream:
+        """Like `run`, with the text as it is made: `async with app.stream(...) as text: async for chunk in text: ...`.
+
+        Must be called inside a running event loop. Raises as `run` does: what is wrong with the arguments at once, the rest
+        while iterating.
+        """
+        ask = self._ask(flow, input, params, run_id, session_id, detach=detach, replace=replace, fresh=fresh, wait=wait)
+        return RunStream(self._runner.join(ask))
+
+    def _ask(
+        self,
+        flow: str | AnyFlow,
+        input: object,
+        params: Mapping[str, object] | None,
+        run_id: str | None,
+        session_id: str | None,
+        *,
+        detach: bool,
+        replace: bool,
+        fresh: bool,
+        wait: timedelta,
+    ) -> Ask:
+        return Ask(
+            plan=self._plan(flow),
+            input=None if input is RESUME else _input(input),
+            params=dict(params or {}),
+            run_id=fresh_id() if run_id is None else check_id(run_id, "run id"),
+            known=run_id is not None,
+            session_id=None if session_id is None else check_id(session_id, "session id"),
+            detach=detach,
+            replace=replace,
+            fresh=fresh,
+            wait=wait,
+        )
+
+    async def submit(
+        self,
+        flow: str | AnyFlow,
+        input: InputLike | Literal[Resume.RESUME] = RESUME,
+        *,
+        params: Mapping[str, object] | None = None,
+        run_id: str | None = None,
+        session_id: str | None = None,
+    ) -> str:
+        """Record a run as a job and give back its id. It runs while an app over this store is started, and resumes by itself.
+
+        Submitting the same run id with the same input again changes nothing.
+
+        Raises:
+            WiringError: no part of the flow is durable, or it is not registered.
+            RunIdInUse, InputConflict, RunExpired: the run id is known with something else.
+            StoreError: it was not recorded.
+        """
+        plan = self._plan(flow)
+        if self._plans.get(plan.name) is not plan:
+            raise WiringError(
+                f"flow {plan.name!r} is not registered", remedy="register it: a job is found again by the flow's id"
+            )
+        if not plan.durable:
+            raise WiringError(f"flow {plan.name!r} is not durable", flow=plan.name, remedy="call .durable() on it")
+        ask = self._ask(
+            flow, input, params, run_id, session_id, detach=True, replace=False, fresh=False, wait=timedelta(0)
+        )
+        await self._jobs.submit(ask)
+        return ask.run_id
+
+    # --- the life of the app ---
+
+    async def start(self) -> None:
+        """Run jobs, and resume those that an earlier process left unfinished; calling it again changes nothing."""
+        await self._jobs.start()
+
+    async def stop(self, grace: timedelta = timedelta(seconds=5)) -> None:
+        """Take no more jobs, let runs end for `grace`, interrupt the rest, and close the store.
+
+        What was interrupted resumes at the next start, or when its caller comes back.
+        """
+        await self._jobs.stop(grace)
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    # --- looking at runs ---
+
+    async def runs(self) -> list[RunInfo]:
+        """Every run that is kept, by id. One that cannot be read is listed as such by a logged warning.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        return await self._archive.runs()
+
+    async def events(self, run_id: str) -> list[Event]:
+        """What the log of a run tells, as events in order.
+
+        Raises:
+            UnknownRun: there is none.
+            StoreError: it cannot be read.
+        """
+        return await self._archive.events(check_id(run_id, "run id"))
+
+    async def cancel(self, run_id: str) -> None:
+        """End a run for good, wherever it is running; one that is over stays as it is.
+
+        A holder in another process sees the request within 250 ms. Its callers get `RunCancelled`.
+
+        Raises:
+            UnknownRun: there is none.
+            StoreError: the request could not be recorded.
+        """
+        await self._archive.cancel(check_id(run_id, "run id"))
+
+    async def forget(self, run_id: str, path: str) -> None:
+        """Drop what a run remembers at a path and below it: it runs again when the run is run again.
+
+        Raises:
+            UnknownRun: there is no such run, or it remembers nothing there.
+            RunBusy: the run is going on.
+        """
+        await self._archive.forget(check_id(run_id, "run id"), path)
+
+    async def prune(self) -> int:
+        """Drop what is over its retention or ttl; gives the number of runs that went.
+
+        It also happens by itself now and then.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        return await self._archive.prune()
+
+
+def _input(value: object) -> Input:
+    match value:
+        case Input():
+            return value
+        case str():
+            return Input((Message(value),))
+        case Message():
+            return Input((value,))
+        case list() | tuple() if all(isinstance(message, Message) for message in value):
+            return Input(tuple(value))
+        case _:
+            raise InvalidInput(
+                f"{type(value).__name__} is no input",
+                remedy="give text, a Message, a list of Messages or an Input; leave it out to go on with the run",
+            )
+
+
+def _seen(future: asyncio.Future[Outcome]) -> None:
+    if not future.cancelled():
+        future.exception()  # whoever did not ask for the outcome did not want it
+
+
+async def run(
+    flow: AnyFlow,
+    input: InputLike | Literal[Resume.RESUME] = RESUME,
+    *,
+    params: Mapping[str, object] | None = None,
+    model: Model | None = None,
+    trace: Tracer | None = None,
+) -> Outcome:
+    """Run a flow once, over an app in memory that is thrown away. Raises as `App.run` does."""
+    return await App(model=model, trace=trace).run(flow, input, params=params)
+
+
+def run_sync(
+    flow: AnyFlow,
+    input: InputLike | Literal[Resume.RESUME] = RESUME,
+    *,
+    params: Mapping[str, object] | None = None,
+    model: Model | None = None,
+    trace: Tracer | None = None,
+) -> Outcome:
+    """`run` for programs without an event loop.
+
+    Raises:
+        WiringError: an event loop is running in this thread; it would wait for itself.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run(flow, input, params=params, model=model, trace=trace))
+    raise WiringError("run_sync was called inside a running event loop", remedy="await bb.run(...) there")

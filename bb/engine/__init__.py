@@ -1,0 +1,1 @@
+"""What runs a flow and remembers it."""

@@ -1,0 +1,237 @@
+"""The runs that a store keeps: listing them, looking into them, ending and dropping them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Final
+
+from bb.engine.outcome import RunInfo
+from bb.engine.plan import Plan
+from bb.engine.runner import Runner
+from bb.errors import BBError, CorruptRecord, RunBusy, UnknownRun
+from bb.log import (
+    RUNS,
+    Attempted,
+    Decided,
+    Ended,
+    Entered,
+    Entry,
+    Fact,
+    Failed,
+    Forgotten,
+    History,
+    Saved,
+    Started,
+    control_stream,
+    decode,
+    encode,
+    load_delta,
+    millis,
+    moment,
+    run_stream,
+)
+from bb.logs import error, warning
+from bb.stores.base import Lease, StreamInfo
+from bb.trace import Event
+
+_CANCEL: Final = b'"cancel"'
+
+
+class Archive:
+    """The kept runs of one store, as one app sees them."""
+
+    def __init__(self, runner: Runner, plans: Mapping[str, Plan], retention: timedelta) -> None:
+        self._runner = runner
+        self._store = runner.store
+        self._plans = plans
+        self._retention = retention
+
+    async def history(self, run_id: str) -> History:
+        """The folded log of a run.
+
+        Raises:
+            UnknownRun: there is none.
+            CorruptRecord: it cannot be read.
+        """
+        history = History(run_id)
+        history.read(await self._store.read(run_stream(run_id)))
+        if not history.length:
+            raise UnknownRun(f"no run {run_id} is kept", remedy="App.runs() lists those that are")
+        return history
+
+    async def runs(self) -> list[RunInfo]:
+        """Every kept run, by id; one that cannot be read is logged and left out."""
+        out: list[RunInfo] = []
+        for info in await self._store.list(RUNS):
+            try:
+                out.append(await self._info(info))
+            except UnknownRun:
+                pass  # dropped since the list was made
+            except CorruptRecord as problem:
+                error("a run cannot be read", run=info.name, error=str(problem))
+        return out
+
+    async def _info(self, info: StreamInfo) -> RunInfo:
+        run_id = info.name.removeprefix(RUNS)
+        last = decode(info.last, f"the last record of run {run_id}")
+        if isinstance(last, Ended):
+            return RunInfo(run_id, last.flow, last.status, last.attempts, moment(last.started), moment(last.at))
+        history = await self.history(run_id)
+        started = history.started
+        if started is None:
+            raise CorruptRecord(f"run {run_id} has no beginning", remedy="restore the store from a copy")
+        failure = history.last_failure
+        return RunInfo(
+            run_id,
+            started.flow,
+            history.status(await self._store.holder(run_stream(run_id)) is not None),
+            history.attempts,
+            moment(started.at),
+            moment(history.progress),
+            error=f"{failure.path}: {failure.detail}" if failure is not None else "",
+        )
+
+    async def events(self, run_id: str) -> list[Event]:
+        """The log of a run as events."""
+        history = History(run_id)
+        out: list[Event] = []
+        records = await self._store.read(run_stream(run_id))
+        if not records:
+            raise UnknownRun(f"no run {run_id} is kept", remedy="App.runs() lists those that are")
+        for position, record in enumerate(records):
+            fact = decode(record, f"record {position} of run {run_id}")
+            history.add(fact)
+            event = self._event(history, fact)
+            if event is not None:
+                out.append(event)
+        return out
+
+    def _event(self, history: History, fact: Fact) -> Event | None:
+        root = history.started.flow if history.started is not None else ""
+        run_id, attempt = history.run_id, history.attempts
+        match fact:
+            case Started(at=at):
+                return Event("run.start", run_id, root, moment(at), root, attempt)
+            case Attempted(at=at, reason=reason):
+                return Event("run.resumed", run_id, root, moment(at), root, attempt, reason)
+            case Saved(path=path, at=at, took=took, delta=plain):
+                usage = load_delta(plain, self._runner.codec).usage
+                flow = path.rpartition("/")[2]
+                return Event("flow.end", run_id, path, moment(at), flow, attempt, dur_ns=took * 10**6, usage=usage)
+            case Failed(path=path, at=at, final=final, detail=detail):
+                return Event("run.end" if final else "run.retry", run_id, path, moment(at), root, attempt, detail)
+            case Ended(status=status, at=at, flow=flow):
+                return Event("run.end", run_id, flow, moment(at), flow, attempt, status)
+            case Entered() | Decided() | Entry() | Forgotten():
+                return None  # what these led to shows in the savepoints
+
+    async def cancel(self, run_id: str) -> None:
+        """End a run for good, here or wherever it is held."""
+        live = self._runner.live.get(run_id)
+        if live is not None and not live.ended:
+            live.ask_cancel()
+            await live.wait_done(5.0)
+            return
+        history = await self.history(run_id)
+        if history.ended is not None:
+            return
+        lease = await self._runner.try_lease(run_id)
+        if lease is None:
+            await self._store.append(control_stream(run_id), 0, [_CANCEL])
+            return
+        async with self._released(lease):
+            history.read(await self._store.read(run_stream(run_id), history.length))
+            started = history.started
+            if history.ended is not None or started is None:
+                return
+            end = Ended("cancelled", self._now(), started.flow, started.at, history.attempts)
+            await self._store.append(run_stream(run_id), history.length, [encode(end, lease.fence)], lease)
+
+    async def forget(self, run_id: str, path: str) -> None:
+        """Drop what a run remembers at a path and below it."""
+        async with self._leased(run_id) as lease:
+            history = await self.history(run_id)
+            below = path + "/"
+            known = {place for scope in history.scopes.values() for place in scope.remembered()}
+            if not any(place == path or place.startswith(below) for place in known):
+                raise UnknownRun(
+                    f"run {run_id} remembers nothing at {path!r}",
+                    remedy=f"its paths are {', '.join(sorted(known)) or 'none'}",
+                )
+            await self._store.append(
+                run_stream(run_id), history.length, [encode(Forgotten(path), lease.fence)], lease
+            )
+
+    async def prune(self) -> int:
+        """Drop runs that are over their retention, and expire those over their ttl; one in use is left alone."""
+        gone = 0
+        for info in await self._store.list(RUNS):
+            run_id = info.name.removeprefix(RUNS)
+            try:
+                gone += await self._prune(run_id, info)
+            except UnknownRun:
+                pass  # dropped since the list was made
+            except BBError as problem:
+                warning("a run could not be pruned", run_id=run_id, error=str(problem))
+        return gone
+
+    async def _prune(self, run_id: str, info: StreamInfo) -> bool:
+        last = decode(info.last, f"the last record of run {run_id}")
+        now = self._runner.clock.now()
+        if isinstance(last, Ended):
+            if now - moment(last.at) <= self._retention:
+                return False
+            return await self._drop(run_id, info.length)
+        history = await self.history(run_id)
+        plan = self._plans.get(history.started.flow) if history.started is not None else None
+        outlived = plan is not None and self._runner.outlived(plan, history)
+        abandoned = now - moment(history.progress) > self._retention
+        if outlived:
+            async with self._leased(run_id) as lease:
+                if (await self.history(run_id)).length == history.length:
+                    await self._runner.expire(history, lease)
+                    return True
+            return False
+        return abandoned and await self._drop(run_id, history.length)
+
+    async def _drop(self, run_id: str, length: int) -> bool:
+        async with self._leased(run_id) as lease:
+            if (await self.history(run_id)).length != length:
+                return False
+            await self._store.delete(run_stream(run_id), lease)
+            await self._store.delete(control_stream(run_id))
+        return True
+
+    @asynccontextmanager
+    async def _leased(self, run_id: str) -> AsyncIterator[Lease]:
+        """The lease of a run that nobody runs.
+
+        Raises:
+            RunBusy: somebody does.
+        """
+        lease = await self._runner.try_lease(run_id)
+        if lease is None:
+            raise RunBusy(
+                f"run {run_id} is going on", after=timedelta(seconds=1), remedy="wait until it ends, or cancel it"
+            )
+        async with self._released(lease):
+            yield lease
+
+    @asynccontextmanager
+    async def _released(self, lease: Lease) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            with contextlib.suppress(BBError):
+                await self._store.release(lease)
+
+    def _now(self) -> int:
+        return millis(self._runner.clock.now())
+
+    @property
+    def now(self) -> datetime:
+        """The time on the app's clock."""
+        return self._runner.clock.now()

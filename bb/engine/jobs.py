@@ -1,0 +1,161 @@
+"""Runs that nobody waits for: submitted ones, and those that an earlier process left unfinished."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from attrs import evolve
+
+from bb.engine.archive import Archive
+from bb.engine.plan import Plan
+from bb.engine.runner import Ask, Runner
+from bb.errors import BBError, Interruption, RunBusy, WiringError
+from bb.log import RUNS, Ended, History, decode, run_stream
+from bb.logs import error, warning
+
+SWEEP: Final = 30.0  # seconds between looks for runs whose holder died elsewhere
+PRUNE: Final = 3600.0  # seconds between prunings
+
+
+class Jobs:
+    """The background work of one started app."""
+
+    def __init__(self, runner: Runner, archive: Archive, plans: Mapping[str, Plan], workers: int) -> None:
+        self._runner = runner
+        self._archive = archive
+        self._plans = plans
+        self._workers = workers
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._slots = asyncio.Semaphore(workers)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._busy: set[str] = set()
+        self._parked: set[str] = set()
+
+    @property
+    def started(self) -> bool:
+        """Whether jobs are being run."""
+        return self._loop is not None and not self._loop.is_closed()
+
+    async def submit(self, ask: Ask) -> None:
+        """Record a run as a job, and run it if the app is started."""
+        await self._runner.record_job(ask)
+        if self.started:
+            self._from_any_thread(lambda: self._resume(evolve(ask, input=None, known=True)))
+
+    async def start(self) -> None:
+        """Resume what is unfinished, and keep looking."""
+        if self.started:
+            return
+        self._loop = asyncio.get_running_loop()
+        self._slots = asyncio.Semaphore(self._workers)
+        self._tasks, self._busy = set(), set()
+        await self._sweep(None)
+        self._spawn(self._keep_sweeping())
+
+    async def stop(self, grace: timedelta) -> None:
+        """Let runs end for a while, then interrupt them."""
+        live = [run for run in list(self._runner.live.values()) if not run.ended]
+        if live and grace > timedelta(0):
+            await asyncio.wait([run.wait_done(grace.total_seconds()) for run in live])
+        for run in live:
+            run.stopping = True
+            run.interrupt()
+        if live:
+            await asyncio.wait([run.wait_done(grace.total_seconds() + 1) for run in live])
+        self._loop = None
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1)
+
+    def registered(self, flow: str) -> None:
+        """A flow was registered; if the app is started, its waiting runs resume."""
+        if self.started:
+            self._from_any_thread(lambda: self._spawn(self._sweep(flow)))
+
+    async def _keep_sweeping(self) -> None:
+        slept = 0.0
+        while True:
+            await asyncio.sleep(SWEEP)
+            slept += SWEEP
+            try:
+                await self._sweep(None)
+                if slept >= PRUNE:
+                    slept = 0.0
+                    await self._archive.prune()
+            except BBError as problem:
+                warning("looking for unfinished runs failed", error=str(problem))
+
+    async def _sweep(self, registered: str | None) -> None:
+        """Resume what may resume by itself; `registered` is the flow that was just registered, if that is the reason."""
+        for info in await self._runner.store.list(RUNS):
+            run_id = info.name.removeprefix(RUNS)
+            if run_id in self._busy:
+                continue
+            try:
+                if isinstance(decode(info.last, f"the last record of run {run_id}"), Ended):
+                    continue
+                history = History(run_id)
+                history.read(await self._runner.store.read(run_stream(run_id)))
+                self._consider(history, registered)
+            except BBError as problem:
+                # one that cannot be read never stops the others
+                error("an unfinished run cannot be resumed", run_id=run_id, error=str(problem))
+
+    def _consider(self, history: History, registered: str | None) -> None:
+        started = history.started
+        if started is None or started.origin != "job" or history.failed or history.ended is not None:
+            return
+        if registered is not None and started.flow != registered:
+            return
+        plan = self._plans.get(started.flow)
+        if plan is None:
+            if history.run_id not in self._parked:
+                self._parked.add(history.run_id)
+                warning("an unfinished run waits for its flow to be registered", run_id=history.run_id, flow=started.flow)
+            return
+        if plan.resumes_on_reregister and registered is None:
+            return
+        if history.is_stuck:
+            if history.run_id not in self._parked:
+                self._parked.add(history.run_id)
+                error("a run ended its process again and again and is left to people", run_id=history.run_id)
+            return
+        self._resume(Ask(plan=plan, input=None, run_id=history.run_id, recovery=True, detach=True, wait=timedelta(0)))
+
+    def _resume(self, ask: Ask) -> None:
+        if ask.run_id not in self._busy:
+            self._busy.add(ask.run_id)
+            self._spawn(self._run(ask))
+
+    async def _run(self, ask: Ask) -> None:
+        try:
+            async with self._slots:
+                await self._runner.outcome(ask)
+        except (RunBusy, Interruption):
+            pass  # somebody else has it, or a later look finds it
+        except BBError as problem:
+            error("a job failed", run_id=ask.run_id, flow=ask.plan.name, error=str(problem))
+        finally:
+            self._busy.discard(ask.run_id)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _from_any_thread(self, act: Any) -> None:
+        loop = self._loop
+        if loop is None:
+            raise WiringError("the app is not started")
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is loop:
+            act()
+        else:
+            loop.call_soon_threadsafe(act)

@@ -1,0 +1,301 @@
+"""An agent flow: the one kind whose result is a savepoint of what agents said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bb.agents.agent import Agent
+from bb.agents.chat import ModelChat
+from bb.agents.handle import handle
+from bb.agents.turn import Turn
+from bb.engine.context import Context
+from bb.engine.ledger import HandlerLedger
+from bb.engine.plan import Node
+from bb.engine.run import Run, State, one_pick
+from bb.engine.tasks import together
+from bb.errors import AgentFailed, BBError, Interruption, UnknownSelect, WiringError
+from bb.flows.tree import Flow
+from bb.log import Delta
+from bb.messages import NO_USAGE, SEPARATOR, Message, Usage, spoken
+from bb.models.base import Model
+from bb.place import here
+from bb.redaction import has_secrets, redacted
+
+
+async def run_agents(node: Node, flow: Flow, state: State, path: str, ctx: Context) -> State:
+    """Replay the agents' savepoint, or run them and keep it.
+
+    Raises:
+        AgentFailed: an agent raised.
+        SelectConflict, UnknownSelect: what they selected cannot be entered.
+        Interruption: the store or the lease failed.
+    """
+    run, scope = ctx.run, ctx.scope
+    if scope is not None:
+        known = scope.recall(path)
+        if known is not None:
+            return _replay(known, node, state, path, ctx)
+    if ctx.seat is not None:
+        await ctx.seat.pass_through()
+    if run.tracer is not None:
+        run.emit("flow.start", path, node.name)
+    began = run.clock.monotonic()
+    floor = LeafFloor(node, state, ctx, len(flow.agents))
+    speakers = [Speaker(agent, i, floor, node, state, path, ctx) for i, agent in enumerate(flow.agents)]
+    try:
+        if len(speakers) == 1:
+            await speakers[0].speak()
+        else:
+            await together([speaker.speak() for speaker in speakers], to_end=scope is not None)
+        delta = _sum(speakers, node, path)
+        floor.check(delta.messages)
+        took = run.clock.monotonic() - began
+        if scope is not None:
+            ctx.lane.check()
+            delta = await scope.save(path, delta, took)
+            if floor.streamed:
+                run.delivery.settle()
+    except BBError as error:
+        run.emit("flow.error", path, node.name, type(error).__name__)
+        raise
+    if run.tracer is not None:
+        if delta.selected is not None:
+            run.emit("select", path, node.name, delta.selected)
+        run.emit("flow.end", path, node.name, dur=took, usage=delta.usage)
+    return state.plus(delta)
+
+
+def _replay(delta: Delta, node: Node, state: State, path: str, ctx: Context) -> State:
+    run = ctx.run
+    run.replayed.append(path)
+    run.emit("flow.cached", path, node.name)
+    for gate in delta.gates:
+        run.gates.open(gate)
+    if ctx.shared is not None:
+        for message in delta.messages:
+            ctx.shared.append(message)
+    return state.plus(delta)
+
+
+def _sum(speakers: Sequence[Speaker], node: Node, path: str) -> Delta:
+    """What the agents said together, in declaration order."""
+    messages: list[Message] = []
+    value: object = None
+    usage: Usage = NO_USAGE
+    gates: list[str] = []
+    for speaker in speakers:
+        if replies := speaker.turn.replies:
+            messages += replies
+            value = speaker.turn.value
+        usage = usage + speaker.ledger.usage
+        gates += speaker.gates.opened
+    selected = one_pick([speaker.turn.selected for speaker in speakers], path)
+    if selected is not None:
+        check_pick(selected, node.ahead.picks, node.name, path)
+    return Delta(tuple(messages), selected, value, usage, tuple(gates))
+
+
+def check_pick(selected: str, picks: frozenset[str] | None, flow: str, path: str) -> None:
+    """Refuse a selection that the next `Select` cannot enter, before it is saved: it would fail every retry."""
+    if picks is not None and selected not in picks:
+        raise UnknownSelect(
+            f"{selected!r} was selected, but the next Select has no such member",
+            flow=flow,
+            path=path,
+            remedy=f"select one of {', '.join(sorted(picks)) or 'none: every member lacks an id'}",
+        )
+
+
+class Speaker:
+    """One agent at its turn."""
+
+    def __init__(
+        self,
+        agent: Agent[Any],
+        index: int,
+        floor: LeafFloor,
+        node: Node,
+        state: State,
+        path: str,
+        ctx: Context,
+    ) -> None:
+        run = ctx.run
+        self.agent = agent
+        self.ledger = HandlerLedger(ctx, path, index)
+        self.gates = LeafGates(run)
+        self._index = index
+        self._node = node
+        self._path = path
+        self._ctx = ctx
+        self._floor = floor
+        shared = ctx.shared
+        self.turn = Turn(
+            messages=state.chat if shared is None else shared.view(),
+            ledger=self.ledger,
+            floor=floor,
+            gates=self.gates,
+            request=run.input.request,
+            payload=run.input.payload,
+            metadata=run.input.metadata,
+            params=run.params,
+            shared=shared,
+            run_id=run.run_id,
+            path=path,
+            flow=node.name,
+        )
+
+    async def speak(self) -> None:
+        """Run the handler; whatever it raises ends as one of bb's errors."""
+        run = self._ctx.run
+        chat: ModelChat[Any] = ModelChat(
+            agent=self.agent,
+            model=self._model(),
+            ledger=self.ledger,
+            request=run.input.request,
+            shared=self._ctx.shared,
+            live=self._floor.free,
+            flow=self._node.name,
+            path=self._path,
+        )
+        token = here.set(self.ledger.place)
+        try:
+            await handle(self.agent, self.turn, chat)
+            await self._floor.flush()
+        except Interruption:
+            raise
+        except Exception as error:
+            if self._ctx.scope is not None:
+                self._ctx.scope.journal.check()
+            await self.ledger.forget_last_answer()
+            raise AgentFailed(
+                f"agent {self.agent.name or self._index} failed: {type(error).__name__}: {error}",
+                flow=self._node.name,
+                path=self._path,
+            ) from error
+        finally:
+            here.reset(token)
+            self.turn.close()
+            self.ledger.close()
+            await chat.aclose()
+        if self._ctx.scope is not None:
+            self._ctx.scope.journal.check()  # however much the handler swallowed
+
+
+    def _model(self) -> Model | None:
+        """The nearest model: the agent's, its flow's, that of the flows around it, the app's."""
+        flow = self._node.flow
+        assert isinstance(flow, Flow)
+        for model in (self.agent.model, flow.model, self._ctx.model):
+            if model is not None:
+                return model
+        return self._ctx.run.model
+
+
+class LeafGates:
+    """The run's gates, remembering what this agent opened: its replay has to open them again."""
+
+    def __init__(self, run: Run) -> None:
+        self.opened: list[str] = []
+        self._gates = run.gates
+
+    def open(self, name: str) -> None:
+        """Open a gate of the run."""
+        self.opened.append(name)
+        self._gates.open(name)
+
+    async def wait(self, name: str) -> None:
+        """Wait at a gate of the run."""
+        await self._gates.wait(name)
+
+
+class LeafFloor:
+    """Whether the one agent of a flow may stream, and where its text goes.
+
+    Only what surely belongs to the answer may go out early: before a `Respond`, or at the very end of a run that has
+    delivered nothing.
+    """
+
+    def __init__(self, node: Node, state: State, ctx: Context, agents: int) -> None:
+        run, ahead = ctx.run, node.ahead
+        self._run = run
+        self._state = state
+        self._final = not ahead.responds
+        self._durable = ctx.scope is not None
+        allowed = ahead.responds or (ahead.ends and state.sent is None)
+        self.free = (
+            allowed
+            and agents == 1
+            and ctx.shared is None
+            and not ctx.aside
+            and not run.stage_claimed
+            and run.delivery.has_listeners
+        )
+        self._sink: LiveSink | None = None
+
+    @property
+    def streamed(self) -> bool:
+        """Whether text went out live."""
+        return self._sink is not None and bool(self._sink.written)
+
+    async def claim(self, said: Sequence[Message]) -> LiveSink | None:
+        """The live output for the first who asks in this stage."""
+        if not self.free or self._sink is not None or self._run.stage_claimed:
+            return None
+        self._run.stage_claimed = True
+        before = ""
+        if not self._final and (pending := spoken((*self._state.chat[self._state.seed :], *said))):
+            before = pending + SEPARATOR
+        self._sink = LiveSink(self._run, before, self._durable)
+        return self._sink
+
+    async def flush(self) -> None:
+        """The handler has returned: let go of text held back for redaction."""
+        if self._sink is not None:
+            await self._sink.flush()
+
+    def check(self, said: Sequence[Message]) -> None:
+        """Refuse an answer that differs from what was streamed as the answer."""
+        if self._sink is None or not self._final or not self._sink.written:
+            return
+        # text that was sent cannot be taken back
+        if not said or redacted(said[-1].content) != self._sink.written:
+            raise WiringError(
+                "the agent replied again after it had streamed the answer, so stream and answer would differ",
+                flow=self._run.plan.name,
+                remedy="stream last, or put a Respond() after this flow",
+            )
+
+
+class LiveSink:
+    """Live text on its way to the listeners of a run."""
+
+    def __init__(self, run: Run, before: str, durable: bool) -> None:
+        self.written = ""
+        self._run = run
+        self._before = before
+        self._held = ""
+        self._redact = durable and has_secrets()
+
+    async def write(self, text: str) -> None:
+        """Send text on; returns when the slowest listener has room."""
+        if self._redact:
+            # saved text is redacted as a whole; a secret may come in pieces, so its possible beginning waits
+            self._held = redacted(self._held + text)
+            cut = max(self._held.rfind("\n") + 1, 0)
+            text, self._held = self._held[:cut], self._held[cut:]
+        await self._send(text)
+
+    async def flush(self) -> None:
+        """Send what was held back."""
+        held, self._held = self._held, ""
+        await self._send(held)
+
+    async def _send(self, text: str) -> None:
+        if not text:
+            return
+        if not self.written and self._before:
+            self._run.delivery.complete(self._before)
+        self.written += text
+        self._run.delivery.write(text)
+        await self._run.delivery.room()

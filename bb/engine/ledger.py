@@ -1,0 +1,95 @@
+"""The journal as one handler sees it: asks, tool runs and steps, each remembered by its request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
+
+from attrs import evolve
+
+from bb.codec import fingerprint
+from bb.engine.context import Context
+from bb.errors import Closed, NotSavable
+from bb.messages import NO_USAGE, Usage
+from bb.place import Place, here
+
+T = TypeVar("T")
+
+
+class HandlerLedger:
+    """What one handler remembers in one attempt; closed when the handler returns."""
+
+    def __init__(self, ctx: Context, path: str, agent: int) -> None:
+        self.usage = NO_USAGE
+        self.place = Place(ctx.run.run_id, path, agent, spent=ctx.run.spent)
+        self._ctx = ctx
+        self._path = path
+        self._agent = agent
+        self._seen: Counter[str] = Counter()
+        self._last_ask: str | None = None
+        self._closed = False
+
+    async def entry(self, kind: str, name: str, request: object, run: Callable[[], Awaitable[T]]) -> T:
+        self._check()
+        scope = self._ctx.scope
+        if kind == "ask":
+            self._last_ask = None  # the answer before was good enough to go on from
+        base = f"{self._agent}/{kind}/{name}"
+        if scope is not None:
+            base += f"/{self._fingerprint(kind, name, request)}"
+        self._seen[base] += 1
+        key = f"{base}/{self._seen[base]}"
+        if scope is None:
+            return await self._run(key, run)
+        known, plain = scope.entry(self._path, key)
+        if not known:
+            value = await self._run(key, run)
+            self._check()
+            try:
+                plain = scope.journal.codec.dump(value, f"{kind} {name!r}")
+            except NotSavable as error:
+                error.path, error.flow = self._path, scope.flow
+                raise
+            await scope.enter(self._path, key, plain)
+        if kind == "ask":
+            self._last_ask = key
+        return cast(T, scope.journal.codec.load(plain))
+
+    def spend(self, usage: Usage) -> None:
+        self.usage = self.usage + usage
+        self._ctx.run.spend(usage)
+
+    def close(self) -> None:
+        """Refuse everything from now on."""
+        self._closed = True
+
+    async def forget_last_answer(self) -> None:
+        """The handler raised on the last answer it got: a retry asks anew."""
+        if self._last_ask is not None and self._ctx.scope is not None:
+            await self._ctx.scope.forget(self._path, self._last_ask)
+
+    async def _run(self, key: str, run: Callable[[], Awaitable[T]]) -> T:
+        token = here.set(evolve(self.place, entry=key))
+        try:
+            return await run()
+        finally:
+            here.reset(token)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise Closed("the handler has returned", path=self._path, remedy="await what you start inside the handler")
+        self._ctx.lane.check()
+        if self._ctx.scope is not None:
+            self._ctx.scope.journal.check()
+
+    def _fingerprint(self, kind: str, name: str, request: object) -> str:
+        try:
+            return fingerprint(request)
+        except NotSavable as error:
+            raise NotSavable(
+                f"the arguments of {kind} {name!r} are not plain data: {error.message}",
+                part=error.part,
+                path=self._path,
+                remedy="pass what tells this request from others, and let the function close over the rest",
+            ) from error

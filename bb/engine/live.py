@@ -1,0 +1,162 @@
+"""A run in memory: the task that runs it, and everybody who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Final
+
+from bb.engine.delivery import Delivery
+from bb.engine.outcome import Outcome
+from bb.errors import Fenced, Interrupted
+
+GRACE: Final = 5.0  # seconds that a cancelled caller waits for its run to save what it has
+
+
+class Live:
+    """One run being run in this process. Callers from any loop or thread join it, and all get the same outcome."""
+
+    def __init__(self, run_id: str, flow: str, fingerprint: str | None, detached: bool) -> None:
+        self.run_id = run_id
+        self.flow = flow
+        self.fingerprint = fingerprint
+        self.detached = detached
+        self.delivery = Delivery(run_id)
+        self.cancel_asked = False
+        self.stopping = False
+        self.on_lost: Callable[[Fenced], None] = lambda _: None
+        self._joiners = 0
+        self._lock = threading.Lock()
+        self._done: Future[Outcome] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Outcome] | None = None
+
+    def start(self, main: Coroutine[Any, Any, Outcome]) -> None:
+        """Run it as a task of the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(main, name=f"bb run {self.run_id}")
+        self._task.add_done_callback(self._ended)
+
+    def enter(self) -> None:
+        """Count a joiner in."""
+        with self._lock:
+            self._joiners += 1
+
+    async def outcome(self) -> Outcome:
+        """Wait as one of the joiners counted in; when the last of them is cancelled, so is the run.
+
+        Raises:
+            Interrupted: the run was stopped, by no fault of this joiner.
+        """
+        left = False
+        try:
+            if self._loop is asyncio.get_running_loop() and self._task is not None:
+                try:
+                    return await asyncio.shield(self._task)
+                except asyncio.CancelledError:
+                    if _cancelled() or not self._task.cancelled():
+                        raise
+                    raise self._interrupted() from None
+            return await asyncio.wrap_future(_view(self._done))
+        except asyncio.CancelledError:
+            left = True
+            if self._leave():
+                await self._wind_down()
+            raise
+        finally:
+            if not left:
+                self._leave()
+
+    def interrupt(self) -> None:
+        """Cancel the task, from any thread."""
+        loop, task = self._loop, self._task
+        if loop is not None and task is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(task.cancel)
+
+    def lose(self, error: Fenced) -> None:
+        """The lease went to another runner: write nothing more, and stop. From any thread."""
+        loop, task = self._loop, self._task
+        if loop is not None and task is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self.on_lost, error)
+            loop.call_soon_threadsafe(task.cancel)
+
+    def ask_cancel(self) -> None:
+        """Somebody asked for the run to be cancelled for good; asking again changes nothing."""
+        if not self.cancel_asked:
+            self.cancel_asked = True
+            self.interrupt()
+
+    def wait_done(self, seconds: float) -> asyncio.Future[Any]:
+        """A future of the running loop that is done when the run has ended or the time is up; it never fails."""
+
+        async def wait() -> None:
+            await asyncio.wait([asyncio.wrap_future(_view(self._done))], timeout=seconds)
+
+        return asyncio.ensure_future(wait())
+
+    @property
+    def ended(self) -> bool:
+        """Whether the task is over."""
+        return self._done.done()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it runs in the loop that asks."""
+        return self._loop is asyncio.get_running_loop()
+
+    @property
+    def dead(self) -> bool:
+        """Whether its loop went away without ending it."""
+        return self._loop is not None and self._loop.is_closed() and not self.ended
+
+    def _leave(self) -> bool:
+        """Count a joiner out; whether it was the last of a run that nobody else wants."""
+        with self._lock:
+            self._joiners -= 1
+            return self._joiners == 0 and not self.detached and not self.ended
+
+    async def _wind_down(self) -> None:
+        """The last caller has gone: let the run save what it has, for a bounded time."""
+        self.interrupt()
+        end = asyncio.get_running_loop().time() + GRACE
+        while not self.ended and (left := end - asyncio.get_running_loop().time()) > 0:
+            try:
+                await self.wait_done(left)
+            except asyncio.CancelledError:
+                continue  # cancelled twice: the time is bounded, and the cancellation is raised after it
+
+    def _ended(self, task: asyncio.Task[Outcome]) -> None:
+        self.delivery.close()
+        if task.cancelled():
+            self._done.set_exception(self._interrupted())
+        elif (error := task.exception()) is not None:
+            self._done.set_exception(error)
+        else:
+            self._done.set_result(task.result())
+
+    def _interrupted(self) -> Interrupted:
+        return Interrupted(f"run {self.run_id} was interrupted", flow=self.flow, remedy="run it again with its run id")
+
+
+def _cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _view(done: Future[Outcome]) -> Future[Outcome]:
+    """A future of one's own: cancelling it does not reach the others."""
+    mine: Future[Outcome] = Future()
+
+    def copy(done: Future[Outcome]) -> None:
+        if not mine.set_running_or_notify_cancel():
+            return
+        error = done.exception()
+        if error is not None:
+            mine.set_exception(error)
+        else:
+            mine.set_result(done.result())
+
+    done.add_done_callback(copy)
+    return mine

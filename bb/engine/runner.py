@@ -1,0 +1,454 @@
+"""Runs a plan under a run id: admission, the lease, the walk, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final, Literal
+
+from attrs import evolve, field, frozen
+
+from bb.clock import Clock
+from bb.codec import Codec, fingerprint
+from bb.engine.context import Context, Lane
+from bb.engine.journal import LogJournal, outlasted
+from bb.engine.keeper import Keeper
+from bb.engine.live import Live
+from bb.engine.outcome import Outcome
+from bb.engine.plan import Plan
+from bb.engine.run import Run, State
+from bb.engine.walk import perform
+from bb.errors import (
+    BBError,
+    Conflict,
+    Fenced,
+    InputConflict,
+    Interrupted,
+    Interruption,
+    RunBusy,
+    RunCancelled,
+    RunExpired,
+    RunIdInUse,
+    StoreError,
+)
+from bb.log import (
+    Attempted,
+    Ended,
+    Fact,
+    Failed,
+    History,
+    Origin,
+    Started,
+    control_stream,
+    encode,
+    load_input,
+    millis,
+    moment,
+    run_stream,
+)
+from bb.messages import Input
+from bb.models.base import Model
+from bb.stores.base import Lease, Store
+from bb.stores.owner import owner
+from bb.trace import Tracer
+
+LEASE_SECONDS: Final = 30.0
+_POLL: Final = (0.02, 1.0)  # seconds between looks at a lease held elsewhere: the first, and the longest
+
+
+@frozen(kw_only=True)
+class Ask:
+    """What a caller wants to have run; `input` None means: go on with the run."""
+
+    plan: Plan
+    input: Input | None
+    params: Mapping[str, object] = field(factory=dict)
+    run_id: str
+    known: bool = True
+    """Whether the id may be known to the store; False for one made up just now."""
+    session_id: str | None = None
+    origin: Origin = "caller"
+    recovery: bool = False
+    detach: bool = False
+    replace: bool = False
+    fresh: bool = False
+    wait: timedelta = timedelta(seconds=60)
+    """How long to wait for another process that runs it."""
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What tells this input from another; None without one."""
+        return None if self.input is None else fingerprint([self.input, dict(self.params)])
+
+
+class Runner:
+    """Everything an app needs to run plans: the store, and the runs that are in memory."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        codec: Codec,
+        clock: Clock,
+        tracer: Tracer | None,
+        model: Model | None,
+        owner_nonce: str,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        self.store = store
+        self.codec = codec
+        self.clock = clock
+        self.live: dict[str, Live] = {}
+        self._tracer = tracer
+        self._model = model
+        self._nonce = owner_nonce
+        self._seconds = lease_seconds
+        self.keeper = Keeper(store, lease_seconds)
+        self._lock = threading.Lock()
+        self._trees: set[str] = set()
+
+    # --- callers ---
+
+    async def outcome(self, ask: Ask) -> Outcome:
+        """Run, or join the run that is going on, and wait for the outcome.
+
+        Raises:
+            BBError: the run failed, was refused or was interrupted.
+        """
+        if not ask.plan.durable:
+            return await self._plain(Live(ask.run_id, ask.plan.name, None, ask.detach), ask)
+        while True:
+            live = self.join(ask)
+            try:
+                return await live.outcome()
+            except (Interrupted, Fenced) as error:
+                # the runner went away, this caller did not: take the run over, or wait for who has it now
+                if live.stopping or (isinstance(error, Interrupted) and live.is_local):
+                    raise
+                ask = evolve(ask, known=True)
+
+    def join(self, ask: Ask) -> Live:
+        """The live run of this id, started if there is none, with the caller counted in.
+
+        Raises:
+            RunIdInUse, InputConflict: it is another run.
+        """
+        print_ = ask.fingerprint if ask.plan.durable else None
+        with self._lock:
+            live = self.live.get(ask.run_id) if ask.plan.durable else None
+            if live is not None and not live.ended and not live.dead:
+                if live.flow != ask.plan.name:
+                    raise _in_use(ask, live.flow)
+                if print_ is not None and live.fingerprint is not None and print_ != live.fingerprint:
+                    raise _other_input(ask)
+                live.detached = live.detached or ask.detach
+                live.enter()
+                return live
+            live = Live(ask.run_id, ask.plan.name, print_, ask.detach)
+            live.enter()
+            if ask.plan.durable:
+                self.live[ask.run_id] = live
+            live.start(self._main(live, ask) if ask.plan.durable else self._plain(live, ask))
+        return live
+
+    async def record_job(self, ask: Ask) -> None:
+        """Put a job on record, so that any later start finds it."""
+        fact = self._opening(evolve(ask, origin="job"), History(ask.run_id))
+        try:
+            await self.store.append(run_stream(ask.run_id), 0, [encode(fact, 0)])
+        except Conflict:
+            history = History(ask.run_id)
+            history.read(await self.store.read(run_stream(ask.run_id)))
+            await self._admit(ask, history, None)
+
+    async def _plain(self, live: Live, ask: Ask) -> Outcome:
+        run = self._new_run(ask, live, ask.input or Input(), None)
+        root, name = ask.plan.root.segment, ask.plan.name
+        run.emit("run.start", root, name)
+        how = "failed"
+        try:
+            outcome = await self._walk(run)
+            how = "finished"
+            return outcome
+        except asyncio.CancelledError:
+            how = "cancelled"
+            raise
+        finally:
+            run.emit("run.end", root, name, how, usage=run.usage)
+
+    async def _main(self, live: Live, ask: Ask) -> Outcome:
+        try:
+            return await self._durable(live, ask)
+        finally:
+            with self._lock:
+                if self.live.get(ask.run_id) is live:
+                    del self.live[ask.run_id]
+
+    # --- one durable run ---
+
+    async def _durable(self, live: Live, ask: Ask) -> Outcome:
+        history = History(ask.run_id)
+        if ask.known:
+            history.read(await self.store.read(run_stream(ask.run_id)))
+            if not ask.replace:
+                await self._admit(ask, history, None)
+        tenure = Tenure(self, live, ask)
+        try:
+            finished = history.ended is not None and history.ended.status == "finished"
+            if ask.replace or not finished:  # replaying a finished run changes nothing, and so needs no lease
+                lease = await tenure.take()
+                if ask.known:
+                    history = await self._reread(ask, history, lease)
+            return await self._attempt(live, ask, history, tenure)
+        finally:
+            await tenure.end()
+
+    async def _reread(self, ask: Ask, history: History, lease: Lease) -> History:
+        """What happened until the lease was ours."""
+        stream = run_stream(ask.run_id)
+        if ask.replace:
+            await self.store.delete(stream, lease)
+            await self.store.delete(control_stream(ask.run_id))
+            return History(ask.run_id)
+        history.read(await self.store.read(stream, history.length))
+        await self._admit(ask, history, lease)
+        return history
+
+    async def _attempt(self, live: Live, ask: Ask, history: History, tenure: Tenure) -> Outcome:
+        journal = LogJournal(history, self.store, self.codec, self.clock, tenure.lease, tenure.claim)
+        live.on_lost = journal.interrupt
+        plan, root = ask.plan, ask.plan.root.segment
+        new = history.started is None
+        if tenure.lease is not None:
+            await journal.record(self._opening(ask, history))
+        started = history.started
+        assert started is not None
+        input, params = load_input(started, self.codec)
+        run = self._new_run(evolve(ask, params=params, session_id=started.session), live, input, journal)
+        run.emit("run.start" if new else "run.resumed", root, plan.name)
+        how = "interrupted"
+        try:
+            if ask.known and tenure.lease is not None and await self._cancel_is_pending(ask.run_id):
+                live.cancel_asked = True
+                raise asyncio.CancelledError
+            outcome = await self._walk(run)
+            if history.ended is None:
+                await journal.record(self._ended(run, started, "finished"))
+            how = "finished"
+            return outcome
+        except asyncio.CancelledError:
+            journal.check()
+            if not live.cancel_asked:
+                raise
+            error = await self._cancelled(run, journal, started)
+            how = "cancelled"
+            raise error from None
+        except StoreError as error:
+            run.emit("store.error", error.path or root, plan.name, str(error))
+            raise
+        except Interruption:
+            raise
+        except Exception as error:
+            how = "failed"
+            await self._failed(run, journal, error)
+            raise
+        finally:
+            run.emit("run.end", root, plan.name, how, usage=run.usage)
+
+    def _opening(self, ask: Ask, history: History) -> Started | Attempted:
+        now = millis(self.clock.now())
+        if history.started is not None:
+            return Attempted(now, "recovery" if ask.recovery else "call")
+        given = ask.input or Input()
+        return Started(
+            flow=ask.plan.name,
+            session=ask.session_id or ask.run_id,
+            origin=ask.origin,
+            at=now,
+            fingerprint=fingerprint([given, dict(ask.params)]),
+            input=self.codec.dump([given, dict(ask.params)], "input"),
+        )
+
+    async def _walk(self, run: Run) -> Outcome:
+        given = run.input.messages
+        seed = len(given)
+        context = Context(run, Lane())
+        state = await perform(run.plan.root, State(tuple(given), seed), run.plan.root.segment, context)
+        run.delivery.complete(state.answer)
+        return Outcome(
+            answer=state.answer,
+            messages=state.chat[seed:],
+            value=state.value,
+            usage=run.usage,
+            run_id=run.run_id,
+            session_id=run.session_id,
+            replayed=tuple(run.replayed),
+        )
+
+    def _new_run(self, ask: Ask, live: Live, input: Input, journal: LogJournal | None) -> Run:
+        return Run(
+            run_id=ask.run_id,
+            session_id=ask.session_id or ask.run_id,
+            plan=ask.plan,
+            input=input,
+            params=ask.params,
+            model=self._model,
+            clock=self.clock,
+            codec=self.codec,
+            tracer=self._tracer,
+            delivery=live.delivery,
+            journal=journal,
+            trees=self._trees,
+        )
+
+    # --- admission ---
+
+    async def _admit(self, ask: Ask, history: History, lease: Lease | None) -> None:
+        """Refuse what is not this run, and drop it if it outlived its ttl."""
+        ended, started = history.ended, history.started
+        flow = started.flow if started is not None else ended.flow if ended is not None else ask.plan.name
+        if flow != ask.plan.name:
+            raise _in_use(ask, flow)
+        if ended is not None and ended.status == "expired":
+            raise _expired(ask)
+        if started is None:
+            return
+        if self.outlived(ask.plan, history):
+            if lease is not None:
+                await self.expire(history, lease)
+                raise _expired(ask)
+            return  # found again, and dropped, once the lease is ours
+        if ask.session_id is not None and ask.session_id != started.session:
+            raise InputConflict(
+                f"run {ask.run_id} belongs to session {started.session}, not {ask.session_id}",
+                flow=flow,
+                remedy="use the run's own session, or another run id",
+            )
+        asked = ask.fingerprint
+        if asked is not None and asked != started.fingerprint:
+            raise _other_input(ask)
+
+    def outlived(self, plan: Plan, history: History) -> bool:
+        """Whether an unfinished run made no progress for the ttl of its flow."""
+        return (
+            plan.ttl is not None
+            and history.ended is None
+            and self.clock.now() - moment(history.progress) > plan.ttl
+        )
+
+    async def expire(self, history: History, lease: Lease) -> None:
+        """Drop a run as one unit; a tombstone stays."""
+        started = history.started
+        assert started is not None
+        end = Ended("expired", millis(self.clock.now()), started.flow, started.at, history.attempts)
+        await self.store.delete(run_stream(history.run_id), lease, leave=[encode(end, lease.fence)])
+        await self.store.delete(control_stream(history.run_id))
+
+    # --- the lease ---
+
+    async def try_lease(self, run_id: str) -> Lease | None:
+        """The run's lease, if nobody has it."""
+        return await self.store.acquire(run_stream(run_id), owner(self._nonce), self._seconds)
+
+    # --- endings ---
+
+    def _ended(self, run: Run, started: Started, status: Literal["finished", "cancelled"]) -> Ended:
+        return Ended(status, millis(self.clock.now()), started.flow, started.at, run.attempt)
+
+    async def _failed(self, run: Run, journal: LogJournal, error: Exception) -> None:
+        path = getattr(error, "path", "") or run.plan.root.segment
+        with contextlib.suppress(Interruption):
+            await journal.record(Failed(path, millis(self.clock.now()), True, type(error).__name__, str(error)))
+
+    async def _cancelled(self, run: Run, journal: LogJournal, started: Started) -> BBError:
+        """Record that the run is over on request."""
+        if journal.history.ended is None:
+            await journal.record(self._ended(run, started, "cancelled"))
+        await self.store.delete(control_stream(run.run_id))
+        return RunCancelled(
+            f"run {run.run_id} was cancelled", flow=run.plan.name, remedy="run it again to go on from what it saved"
+        )
+
+    async def _cancel_is_pending(self, run_id: str) -> bool:
+        """Whether a cancel came in while nobody looked."""
+        return bool(await self.store.read(control_stream(run_id)))
+
+
+class Tenure:
+    """The time that one attempt holds the lease of its run."""
+
+    def __init__(self, runner: Runner, live: Live, ask: Ask) -> None:
+        self.lease: Lease | None = None
+        self._runner = runner
+        self._live = live
+        self._ask = ask
+
+    async def take(self) -> Lease:
+        """The lease, waiting for another process as long as the caller wants.
+
+        Raises:
+            RunBusy: it did not end in that time.
+        """
+        # real time, not the app's clock: another process does not run on it
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._ask.wait.total_seconds()
+        pause, longest = _POLL
+        while True:
+            self.lease = await self._runner.try_lease(self._ask.run_id)
+            if self.lease is not None:
+                self._runner.keeper.hold(self.lease, self._ask.run_id, self._live.lose, self._live.ask_cancel)
+                return self.lease
+            left = until - loop.time()
+            if left <= 0:
+                raise RunBusy(
+                    f"run {self._ask.run_id} is being run by another process",
+                    after=timedelta(seconds=longest),
+                    flow=self._ask.plan.name,
+                    remedy="try again later with the same run id",
+                )
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 2, longest)
+
+    async def claim(self) -> tuple[Lease, Fact]:
+        """The lease after all, when the replay of a finished run meets something new."""
+        self._ask = evolve(self._ask, wait=timedelta(0))
+        return await self.take(), Attempted(millis(self._runner.clock.now()), "call")
+
+    async def end(self) -> None:
+        """Give the lease back; one that cannot be given back runs out by itself."""
+        if self.lease is None:
+            return
+        self._runner.keeper.drop(self.lease)
+        released = asyncio.ensure_future(self._runner.store.release(self.lease))
+        cancelled = await outlasted(released)
+        with contextlib.suppress(BBError):
+            released.result()
+        if cancelled is not None:
+            raise cancelled
+
+
+def _in_use(ask: Ask, flow: str) -> RunIdInUse:
+    return RunIdInUse(
+        f"run id {ask.run_id} belongs to flow {flow!r}, not {ask.plan.name!r}",
+        flow=ask.plan.name,
+        remedy="use another run id",
+    )
+
+
+def _other_input(ask: Ask) -> InputConflict:
+    return InputConflict(
+        f"run {ask.run_id} was started with another input",
+        flow=ask.plan.name,
+        remedy="leave the input out to go on with it, use another run id, or give the old run up with replace=True",
+    )
+
+
+def _expired(ask: Ask) -> RunExpired:
+    return RunExpired(
+        f"run {ask.run_id} made no progress within its ttl and was dropped",
+        flow=ask.plan.name,
+        remedy="use another run id, or start over with replace=True",
+    )

@@ -1,0 +1,138 @@
+"""One durable flow while it runs: what it may replay, and where its facts go."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from bb.engine.journal import LogJournal
+from bb.engine.run import Run
+from bb.errors import NotSavable
+from bb.flows.options import DurableOptions
+from bb.identity import Tree, diff, match_paths
+from bb.log import (
+    Decided,
+    Delta,
+    Entered,
+    Entry,
+    Fact,
+    Forgotten,
+    Saved,
+    Scope,
+    dump_delta,
+    load_delta,
+    millis,
+    tree_stream,
+)
+
+
+@define(eq=False)
+class ActiveScope:
+    """The nearest durable flow around a step."""
+
+    run: Run
+    journal: LogJournal
+    path: str
+    flow: str
+    options: DurableOptions
+    memory: Scope
+    pending: Entered | None = field(default=None)
+    """The fact of having entered, until it goes out with the first fact inside."""
+
+    def recall(self, path: str) -> Delta | None:
+        """The savepoint of a step."""
+        plain = self.memory.saved.get(path)
+        return None if plain is None else load_delta(plain, self.journal.codec)
+
+    async def save(self, path: str, delta: Delta, seconds: float) -> Delta:
+        """Keep the savepoint of a step, and give it back as a replay will see it.
+
+        Raises:
+            NotSavable: the step's value cannot be kept exactly.
+            Interruption: the store or the lease failed.
+        """
+        try:
+            plain = dump_delta(delta, self.journal.codec, "value")
+        except NotSavable as error:
+            error.path, error.flow = path, self.flow
+            raise
+        saved = Saved(self.memory.number, path, millis(self.run.clock.now()), int(seconds * 1000), plain)
+        await self._record(saved)
+        return load_delta(plain, self.journal.codec)
+
+    def decision(self, path: str) -> str | None:
+        """What was decided at a place."""
+        return self.memory.decided.get(path)
+
+    async def decide(self, path: str, choice: str) -> None:
+        """Keep a decision from outside the run."""
+        await self._record(Decided(self.memory.number, path, choice))
+
+    def entry(self, path: str, key: str) -> tuple[bool, object]:
+        """Whether a journal entry is there, and its value in codec form."""
+        entries = self.memory.entries.get(path)
+        return (True, entries[key]) if entries is not None and key in entries else (False, None)
+
+    async def enter(self, path: str, key: str, value: object) -> None:
+        """Keep a journal entry, its value in codec form."""
+        await self._record(Entry(self.memory.number, path, key, value))
+
+    async def forget(self, path: str, key: str) -> None:
+        """Drop a journal entry."""
+        await self._record(Forgotten(path, key))
+
+    def remembers_below(self, path: str) -> bool:
+        """Whether anything inside `path` may replay."""
+        below = path + "/"
+        return any(place.startswith(below) for place in self.memory.remembered())
+
+    async def _record(self, fact: Fact) -> None:
+        if self.pending is None:
+            await self.journal.record(fact)
+            return
+        entered, self.pending = self.pending, None
+        await self.journal.record(entered, fact)
+
+
+async def enter_scope(run: Run, path: str, flow: str, options: DurableOptions, signature: str, form: Tree) -> ActiveScope:
+    """Enter a durable flow: pick up what it may replay, and report what it may not.
+
+    Raises:
+        Interruption: the store failed.
+    """
+    journal = run.journal
+    assert journal is not None  # a plan with a durable part is always run with a journal
+    history = journal.history
+    known = history.scope(path)
+    if known is not None and known.signature == signature:
+        return ActiveScope(run, journal, path, flow, options, known)
+    await _keep_tree(run, journal, signature, form)
+    adopted: tuple[tuple[int, str, str], ...] = ()
+    if known is not None:
+        adopted = await _adopt(run, journal, known, path, flow, options, form)
+    entered = Entered(journal.next_scope(), path, signature, adopted)
+    memory = history.enter(entered)
+    return ActiveScope(run, journal, path, flow, options, memory, entered)
+
+
+async def _adopt(
+    run: Run, journal: LogJournal, known: Scope, path: str, flow: str, options: DurableOptions, form: Tree
+) -> tuple[tuple[int, str, str], ...]:
+    """What of an older signature goes on to count, and the report of the rest."""
+    old = await journal.tree(known.signature)
+    said = list(diff(old, form)) if old is not None else [f"the tree of signature {known.signature[:12]} is not kept"]
+    adopted: tuple[tuple[int, str, str], ...] = ()
+    if options.forward_compatible and old is not None:
+        prefix = path[: len(path) - len(str(form["at"]))]
+        remembered = {place[len(prefix) :] for place in known.remembered()}
+        match = match_paths(old, form, remembered)
+        adopted = tuple((known.number, prefix + before, prefix + now) for now, before in match.kept.items())
+        if match.lost:
+            said.append(f"savepoints without a place: {', '.join(match.lost)}")
+    run.emit("durable.discarded", path, flow, "; ".join(said))
+    return adopted
+
+
+async def _keep_tree(run: Run, journal: LogJournal, signature: str, form: Tree) -> None:
+    if signature not in run.trees:
+        await journal.keep_tree(tree_stream(signature), form)
+        run.trees.add(signature)

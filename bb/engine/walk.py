@@ -1,0 +1,138 @@
+"""The interpreter: one step per kind of flow."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from attrs import evolve
+
+from bb.engine.context import Context
+from bb.engine.groups import run_all, run_group, run_one
+from bb.engine.leaf import check_pick, run_agents
+from bb.engine.plan import Node
+from bb.engine.run import State
+from bb.engine.scope import enter_scope
+from bb.errors import BBError, Interruption, NotifyFailed, UpstreamError, is_fatal
+from bb.flows.tree import All, Chain, DurableFlow, Flow, Group, NamedFlow, Notify, One, Respond, Select, flow_id
+from bb.log import Delta, Failed, millis
+from bb.messages import spoken
+
+_FIRST_PAUSE = 0.5  # seconds; doubled per retry
+_LONGEST_PAUSE = 30.0
+
+
+async def perform(node: Node, state: State, path: str, ctx: Context) -> State:
+    """Run one node: state in, state out.
+
+    Raises:
+        BBError: it failed, or was interrupted; the error names the flow and the path.
+    """
+    match node.flow:
+        case Flow() as flow:
+            return await run_agents(node, flow, state, path, ctx)
+        case NamedFlow():
+            return await perform(node.parts[0], state, path, ctx)
+        case DurableFlow() as flow:
+            return await _durable(node, flow, state, path, ctx)
+        case Chain(model=model):
+            inner = ctx.under(model)
+            for part in node.parts:
+                state = await perform(part, state, f"{path}/{part.segment}", inner)
+            return state
+        case Select(model=model) as select:
+            return await _select(node, select, state, path, ctx.under(model))
+        case All(model=model):
+            return await run_all(node, state, path, ctx.under(model), perform)
+        case One(model=model):
+            return await run_one(node, state, path, ctx.under(model), perform)
+        case Group(model=model):
+            return await run_group(node, state, path, ctx.under(model), perform)
+        case Respond():
+            return _respond(node, state, path, ctx)
+        case Notify() as notify:
+            return await _notify(node, notify, state, path, ctx)
+        case unreachable:
+            assert_never(unreachable)
+
+
+async def _select(node: Node, select: Select, state: State, path: str, ctx: Context) -> State:
+    picked = state.selected
+    if picked is None:
+        ctx.run.emit("select.none", path, node.name)
+        return state
+    check_pick(picked, frozenset(map(flow_id, select.members)), node.name, path)
+    ctx.run.emit("select.enter", path, node.name, picked)
+    for part, member in zip(node.parts, select.members, strict=True):
+        if flow_id(member) == picked:
+            return await perform(part, state.picked(None), f"{path}/{part.segment}", ctx)
+    raise AssertionError("check_pick let through an id without a member")
+
+
+def _respond(node: Node, state: State, path: str, ctx: Context) -> State:
+    run = ctx.run
+    run.emit("respond", path, node.name)
+    if ctx.aside:
+        return state  # beside others nothing is delivered: the text goes out with the next boundary outside
+    run.delivery.complete(spoken(state.chat[state.seed :]))
+    run.delivery.settle()
+    run.stage_claimed = False
+    return state.delivered()
+
+
+async def _notify(node: Node, notify: Notify, state: State, path: str, ctx: Context) -> State:
+    run, scope = ctx.run, ctx.scope
+    if scope is not None and scope.recall(path) is not None:
+        run.replayed.append(path)
+        run.emit("flow.cached", path, node.name)
+        return state
+    if ctx.seat is not None:
+        await ctx.seat.pass_through()
+    run.emit("notify", path, node.name)
+    began = run.clock.monotonic()
+    if state.chat:
+        try:
+            await notify.send(state.chat[-1].content)
+        except BBError:
+            raise
+        except Exception as error:
+            raise NotifyFailed(
+                f"{notify.name or 'the sender'} failed: {type(error).__name__}: {error}", flow=node.name, path=path
+            ) from error
+    if scope is not None:
+        ctx.lane.check()
+        await scope.save(path, Delta(), run.clock.monotonic() - began)
+    return state
+
+
+async def _durable(node: Node, flow: DurableFlow, state: State, path: str, ctx: Context) -> State:
+    """A durable flow: enter its scope, and run it again after a failure as often as its retries allow."""
+    run = ctx.run
+    scope = await enter_scope(run, path, flow.id, flow.options, node.signature, node.form)
+    inner = evolve(ctx, scope=scope)
+    mark, claimed = run.delivery.mark, run.stage_claimed
+    while True:
+        try:
+            return await perform(node.parts[0], state, path, inner)
+        except Interruption:
+            raise
+        except Exception as error:
+            tried = scope.journal.history.failures.get(path, 0)
+            if is_fatal(error) or tried >= flow.options.retries:
+                raise
+            detail = f"{type(error).__name__}: {error}"
+            await scope.journal.record(Failed(path, millis(run.clock.now()), False, type(error).__name__, detail))
+            run.delivery.rewind(mark)
+            run.stage_claimed = claimed
+            await scope.journal.sleep(_pause(tried, run.clock.random(), error))
+            run.emit("run.retry", path, flow.id, detail)
+
+
+def _pause(tried: int, jitter: float, error: BaseException) -> float:
+    """Seconds until the next try: exponential with half of it random, and never sooner than a provider asked for."""
+    pause: float = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**tried) * (0.5 + jitter / 2)
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UpstreamError) and cause.retry_after is not None:
+            pause = max(pause, cause.retry_after)
+        cause = cause.__cause__
+    return pause

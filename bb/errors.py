@@ -1,0 +1,240 @@
+"""Every error bb raises, one tree.
+
+BBError
+├── Fatal                    never retried: the same call would fail again
+│   ├── WiringError          a flow, agent or app put together wrongly
+│   ├── InvalidId            an id outside the one rule for ids
+│   ├── InvalidInput         the input of a run is not a message, text or `Input`
+│   ├── UnknownFlow          no flow of that name is registered
+│   ├── UnknownRun           no run of that id is kept
+│   ├── UnknownSelect        a selected id has no member
+│   ├── SelectConflict       concurrent agents selected different members
+│   ├── InputConflict        a known run id with another input
+│   ├── RunIdInUse           a run id that belongs to another flow
+│   ├── RunExpired           the run outlived its ttl
+│   ├── GraphChanged         a stored tree names what no longer exists
+│   ├── NotSavable           a value the codec does not keep exactly
+│   │   └── TooLarge         a value over the size limit
+│   ├── NoModel              nothing on the model ladder
+│   ├── InvalidTool          a tool that would be sent is broken
+│   └── Closed               a turn or chat used after its handler returned
+├── AgentFailed              an agent of a flow raised; the cause is chained
+├── NotifyFailed             the sender of a `Notify` raised; the cause is chained
+├── UpstreamError            a model provider failed
+│   └── UpstreamRejected     … and will refuse the same request again (also Fatal)
+├── SchemaMismatch           an answer does not fit its schema
+├── ToolArgs                 a tool call's arguments do not fit
+├── MaxRounds                `resolve` reached its cap
+├── RunBusy                  another process runs it still; try again
+├── RunCancelled             the run was cancelled on request
+├── StreamBroken             streamed text became void; reconnect with the run id
+└── Interruption             the run stopped, nothing is lost, run it again
+├── Interrupted          the runner was cancelled or shut down
+├── Fenced               another runner holds the lease now
+└── StoreError           the store failed
+├── Conflict         the stream is not where the caller thought
+├── StoreFull        no room left
+└── CorruptRecord    a stored record cannot be read
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from bb.redaction import redacted
+
+
+class BBError(Exception):
+    """The root of bb's errors: what happened, where, and what to do about it.
+
+    `flow` is the id of the flow and `path` the place in the tree (either may be empty), `remedy` one sentence of advice.
+    Registered secrets are cut out of all of them.
+    """
+
+    flow: str
+    path: str
+    remedy: str
+
+    def __init__(self, message: str, *, flow: str = "", path: str = "", remedy: str = "") -> None:
+        super().__init__(redacted(message))
+        self.flow = flow
+        self.path = path
+        self.remedy = redacted(remedy)
+
+    @property
+    def message(self) -> str:
+        """What happened, without place and advice."""
+        return str(self.args[0]) if self.args else ""
+
+    def __str__(self) -> str:
+        where = self.path or self.flow
+        text = f"{self.message} (at {where})" if where else self.message
+        return f"{text}: {self.remedy}" if self.remedy else text
+
+
+class Fatal(BBError):
+    """Stop here: no durable retry follows. Raise it in a handler when trying again cannot help."""
+
+
+class WiringError(Fatal):
+    """A flow, agent or app was put together wrongly; nothing has run."""
+
+
+class InvalidId(Fatal, ValueError):
+    """An id of a flow, run or session outside 1 to 128 characters of `[A-Za-z0-9._:-]`."""
+
+
+class InvalidInput(Fatal, TypeError):
+    """The input of a run is not text, a message, a sequence of messages or an `Input`."""
+
+
+class UnknownFlow(Fatal, LookupError):
+    """No flow of that id is registered with the app."""
+
+
+class UnknownRun(Fatal, LookupError):
+    """No run of that id is kept in the store."""
+
+
+class UnknownSelect(Fatal):
+    """An agent selected an id that no member of the `Select` has."""
+
+
+class SelectConflict(Fatal):
+    """Concurrent agents or members selected different ids."""
+
+
+class InputConflict(Fatal):
+    """The run id is known with another input; the old answer is never presented as a new one."""
+
+
+class RunIdInUse(Fatal):
+    """The run id belongs to another flow."""
+
+
+class RunExpired(Fatal):
+    """The run made no progress for the ttl of its flow and was dropped."""
+
+
+class GraphChanged(Fatal):
+    """A stored tree names flows, agents or functions that no longer exist."""
+
+
+class NotSavable(Fatal, TypeError):
+    """A value that the codec does not keep exactly; `part` is where in the value (`result["x"].client`)."""
+
+    def __init__(self, message: str, *, part: str = "", flow: str = "", path: str = "", remedy: str = "") -> None:
+        super().__init__(message, flow=flow, path=path, remedy=remedy)
+        self.part = part
+
+
+class TooLarge(NotSavable):
+    """A value whose encoding is over the size limit of the app."""
+
+
+class NoModel(Fatal):
+    """The agent, its flow, the flows around it and the app name no model."""
+
+
+class InvalidTool(Fatal):
+    """A tool that would be sent to a model is broken; the model was not asked."""
+
+
+class Closed(Fatal):
+    """A turn, chat or journal was used after the handler it belongs to had returned."""
+
+
+class AgentFailed(BBError):
+    """An agent raised inside a flow; the original error is `__cause__`."""
+
+
+class NotifyFailed(BBError):
+    """The function of a `Notify` raised; the original error is `__cause__`."""
+
+
+class UpstreamError(BBError):
+    """A model provider failed or could not be reached.
+
+    `status` is its HTTP status (0 when there was none); `retry_after` what it asked for, in seconds, or None.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class UpstreamRejected(UpstreamError, Fatal):
+    """The provider refused the request itself (HTTP 4xx other than 408, 409, 425 and 429)."""
+
+
+class SchemaMismatch(BBError, ValueError):
+    """A model's answer does not fit the schema of its agent; the message names the field."""
+
+
+class ToolArgs(BBError, ValueError):
+    """The arguments of a tool call do not fit the tool's handler."""
+
+
+class MaxRounds(BBError):
+    """`resolve` asked as often as it may and the model still calls tools."""
+
+
+class RunBusy(BBError):
+    """Another process runs this run and did not finish while the caller waited; `after` is when to try again."""
+
+    def __init__(self, message: str, *, after: timedelta, flow: str = "", remedy: str = "") -> None:
+        super().__init__(message, flow=flow, remedy=remedy)
+        self.after = after
+
+
+class RunCancelled(BBError):
+    """The run was cancelled by `app.cancel`; what it finished stays saved."""
+
+
+class StreamBroken(BBError):
+    """Text that was already streamed became void, because its step failed and is tried again.
+
+    The run goes on by itself: stream `run_id` again for the text from the start.
+    """
+
+    def __init__(self, message: str, *, run_id: str, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.run_id = run_id
+
+
+class Interruption(BBError):
+    """The run stopped without failing: nothing is unwound, nothing is lost, running it again resumes it."""
+
+
+class Interrupted(Interruption):
+    """The runner of the run was cancelled or shut down."""
+
+
+class Fenced(Interruption):
+    """The lease went to another runner; what this one still tried to write was refused."""
+
+
+class StoreError(Interruption):
+    """The store failed. A durable flow never carries on without it."""
+
+
+class Conflict(StoreError):
+    """The stream has another length than the append expected."""
+
+
+class StoreFull(StoreError):
+    """The store has no room left."""
+
+
+class CorruptRecord(StoreError):
+    """A stored record cannot be read; it is neither skipped nor run again silently."""
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether a durable retry is pointless: the error, its cause in the user's code or any part of its group is `Fatal`."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(is_fatal(part) for part in error.exceptions)
+    if isinstance(error, AgentFailed | NotifyFailed) and error.__cause__ is not None:
+        return is_fatal(error.__cause__)
+    return isinstance(error, Fatal)

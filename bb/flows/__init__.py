@@ -1,0 +1,1 @@
+"""The tree that everything else works on."""

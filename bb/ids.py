@@ -1,0 +1,28 @@
+"""The one rule for ids of flows, runs and sessions."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Final
+
+from bb.errors import InvalidId
+
+_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def check_id(value: object, what: str) -> str:
+    """`value`, if it is 1 to 128 characters of `[A-Za-z0-9._:-]`; ids are case-sensitive.
+
+    Raises:
+        InvalidId: it is anything else; `what` names it in the message ("run id").
+    """
+    if isinstance(value, str) and _ID.fullmatch(value):
+        return value
+    shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+    raise InvalidId(f"{shown} is no {what}", remedy="use 1 to 128 characters of A-Z a-z 0-9 . _ : -")
+
+
+def fresh_id() -> str:
+    """A new id that nobody has: 32 hex digits of randomness."""
+    return uuid.uuid4().hex

@@ -1,0 +1,1 @@
+"""The `Model` protocol and what answers through it."""

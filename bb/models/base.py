@@ -1,0 +1,44 @@
+"""The `Model` protocol: one method that streams an answer in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Protocol, TypeAlias
+
+from attrs import field, frozen
+
+from bb.messages import Message, ToolCall, ToolSpec, Usage
+
+Chunk: TypeAlias = str | ToolCall | Usage
+"""A piece of an answer: text, a whole tool call, or what was billed (the last one counts)."""
+
+
+def _messages(messages: Iterable[Message]) -> tuple[Message, ...]:  # type checkers cannot follow converter=tuple
+    return tuple(messages)
+
+
+def _tools(tools: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
+    return tuple(tools)
+
+
+@frozen
+class ModelRequest:
+    """What a model is asked: the messages, the tools it may call, and the JSON schema its answer must fit (or None)."""
+
+    messages: tuple[Message, ...] = field(converter=_messages)
+    tools: tuple[ToolSpec, ...] = field(default=(), converter=_tools)
+    tool_choice: str = ""
+    schema: Mapping[str, object] | None = None
+    schema_name: str = ""
+
+
+class Model(Protocol):
+    """Anything that answers a chat. Compare models by identity: they do not count in the identity of a flow."""
+
+    def stream(self, request: ModelRequest, /) -> AsyncIterator[Chunk]:
+        """The answer, chunk by chunk; tool calls come whole.
+
+        Raises (while iterating):
+            UpstreamError: the provider failed.
+        """
+        ...

@@ -1,0 +1,23 @@
+"""`FixedModel`: one canned answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import final
+
+from bb.models.base import Chunk, ModelRequest
+
+
+@final
+class FixedModel:
+    """A model that always says the same text, in one piece, for nothing and without a network."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    async def stream(self, _request: ModelRequest, /) -> AsyncIterator[Chunk]:
+        """The text."""
+        yield self.text
+
+    def __repr__(self) -> str:
+        return f"FixedModel({self.text!r})"

@@ -1,0 +1,74 @@
+"""Where a handler, op or tool is at work: the one context variable of bb."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Protocol, TypeVar
+
+from attrs import frozen
+
+from bb.errors import WiringError
+from bb.messages import Usage
+
+T = TypeVar("T")
+
+
+class Ledger(Protocol):
+    """What remembers the side steps of one handler (asks, tool runs, `turn.step`) across retries of its place.
+
+    Outside a durable flow it remembers nothing and only runs them.
+    """
+
+    async def entry(self, kind: str, name: str, request: object, run: Callable[[], Awaitable[T]]) -> T:
+        """The recorded result of this request, or that of `run()`, recorded before it is handed on.
+
+        `kind` is "ask", "tool" or "step". Equal requests of one kind and name are told apart by their order. The result must
+        be savable, and what is handed on is always the stored value decoded.
+
+        Raises:
+            Closed: the handler has returned.
+            NotSavable: the result cannot be kept exactly.
+        """
+        ...
+
+    def spend(self, usage: Usage) -> None:
+        """Count tokens that a model billed just now."""
+        ...
+
+
+@frozen
+class Place:
+    """One place in one run: the run, the path in its tree, the agent (by its position) and the entry being run."""
+
+    run_id: str
+    path: str
+    agent: int = 0
+    entry: str = ""
+    spent: Callable[[], Usage] = Usage
+
+
+here: ContextVar[Place] = ContextVar("bb_place")
+
+
+def idempotency_key(label: str = "") -> str:
+    """A key for an outside effect that is stable over retries of this place in this run, and different elsewhere.
+
+    Durable work happens at least once: hand the key to the service that you call, so that a second try is recognised.
+    `label` tells several effects of one handler apart. 32 hex digits.
+
+    Raises:
+        WiringError: called outside a handler, tool, step or op.
+    """
+    place = here.get(None)
+    if place is None:
+        raise WiringError("idempotency_key() has no place", remedy="call it inside a handler, tool, step or op")
+    text = "\x00".join((place.run_id, place.path, str(place.agent), place.entry, label))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def spent() -> Usage:
+    """The tokens billed so far in the run around this handler; nothing outside one."""
+    place = here.get(None)
+    return place.spent() if place is not None else Usage()

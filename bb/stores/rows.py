@@ -1,0 +1,245 @@
+"""Streams and leases as rows of diskcache's `Cache` table; every method runs inside the caller's transaction.
+
+    key                       value
+    "=" + name of a stream    its head: how many records and bytes it has
+    rowid of head << 24 | n   its n-th record
+    "!" + name of a lease     fence, end and owner
+    "#"                       the newest fence of the whole store, so that rows of leases can go
+
+A record is found by a small integer, since the unique index stores each key a second time. Every value ends in a CRC-32 that
+starts from its key, so a damaged, swapped or missing row is noticed.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sqlite3
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from attrs import frozen
+
+from bb.errors import Conflict, CorruptRecord, Fenced, StoreFull
+from bb.stores.base import Lease, StreamInfo
+from bb.stores.owner import is_dead
+
+Sql = Callable[..., sqlite3.Cursor]
+
+_SHIFT: Final = 24
+_MOST: Final = 1 << _SHIFT  # records in one stream
+_ROWS: Final = 1 << 63 - _SHIFT  # a higher row cannot be the head of a stream
+_RAW: Final = 1  # diskcache's mark of a key and a value that are not pickled
+_HEAD: Final = struct.Struct("<IQ")
+_LEASE: Final = struct.Struct("<Qd")
+_FENCE: Final = struct.Struct("<Q")
+_CRC: Final = struct.Struct("<I")
+_LAST: Final = "\U0010ffff"  # sorts behind every printable character
+
+_SELECT: Final = "SELECT key, raw, mode, value, rowid, store_time FROM Cache WHERE "
+_INSERT: Final = "INSERT INTO Cache(key, raw, mode, value, store_time) VALUES (?, 1, 1, ?, ?)"
+_UPDATE: Final = "UPDATE Cache SET value = ?, store_time = ? WHERE rowid = ?"
+
+_Row = tuple[object, object, object, object, int, object]
+
+
+@frozen
+class Head:
+    """The head of a stream: the row it is in, and how many records and bytes of records follow it."""
+
+    row: int
+    length: int
+    size: int
+
+
+class Rows:
+    """What a store does, in SQL. `where` is the directory, for messages."""
+
+    def __init__(self, sql: Sql, where: str) -> None:
+        self._sql = sql
+        self._where = where
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    def head(self, stream: str) -> Head | None:
+        """The head of a stream, None if there is no such stream."""
+        row = self._find("=" + stream, f"the head of stream {stream!r}")
+        if row is None:
+            return None
+        value, rowid = row
+        if len(value) != _HEAD.size:
+            raise self._corrupt(f"the head of stream {stream!r}")
+        return Head(rowid, *_HEAD.unpack(value))
+
+    def append(self, stream: str, expected: int, records: Sequence[bytes], lease: Lease | None, now: float) -> int:
+        """As `Store.append`; nothing is written before everything is checked."""
+        if lease is not None:
+            self._check(lease)
+        head = self.head(stream)
+        length = head.length if head is not None else 0
+        if length != expected:
+            raise Conflict(f"stream {stream!r} has {length} records, not {expected}", remedy="read it again")
+        if not records:
+            return length
+        if length + len(records) > _MOST:
+            raise StoreFull(f"stream {stream!r} has {length} records, and no stream has more than {_MOST}")
+        self._write(stream, head, length, records, now)
+        return length + len(records)
+
+    def read(self, stream: str, head: Head, start: int) -> list[bytes]:
+        """The records of a stream from `start` on."""
+        first = (head.row << _SHIFT) + max(start, 0)
+        end = (head.row << _SHIFT) + head.length
+        if first >= end:
+            return []
+        records = []
+        key = first
+        # beyond the end, too: what the head does not count is as wrong as what is missing
+        for row in self._sql(_SELECT + "key BETWEEN ? AND ? ORDER BY key", (first, (head.row + 1 << _SHIFT) - 1)):
+            if row[0] != key or key >= end:
+                break
+            value = _payload(row)
+            if value is None:
+                break
+            records.append(value)
+            key += 1
+        else:
+            if key == end:
+                return records
+        raise self._corrupt(f"record {key - (head.row << _SHIFT)} of stream {stream!r}")
+
+    def list(self, prefix: str) -> builtins.list[StreamInfo]:
+        """As `Store.list`."""
+        infos = []
+        sql = self._sql
+        rows = sql(_SELECT + "key >= ? AND key < ? ORDER BY key", ("=" + prefix, "=" + prefix + _LAST)).fetchall()
+        for row in rows:
+            key, _, _, _, rowid, changed = row
+            length, last = 0, None
+            value = _payload(row)
+            if value is not None and len(value) == _HEAD.size:
+                length, _ = _HEAD.unpack(value)
+                ends = sql(_SELECT + "key = ?", ((rowid << _SHIFT) + length - 1,)).fetchall()
+                last = _payload(ends[0]) if len(ends) == 1 else None
+            when = datetime.fromtimestamp(changed if isinstance(changed, int | float) else 0.0, UTC)
+            infos.append(StreamInfo(str(key)[1:], length, when, last if last is not None else b""))
+        return infos
+
+    def delete(self, stream: str, lease: Lease | None, leave: Sequence[bytes], now: float) -> None:
+        """As `Store.delete`."""
+        if lease is not None:
+            self._check(lease)
+        # by row, not by head: giving up a stream must work when its head is damaged
+        for (row,) in self._sql("SELECT rowid FROM Cache WHERE key = ?", ("=" + stream,)).fetchall():
+            if row < _ROWS:
+                self._sql("DELETE FROM Cache WHERE key BETWEEN ? AND ?", (row << _SHIFT, (row + 1 << _SHIFT) - 1))
+            self._sql("DELETE FROM Cache WHERE rowid = ?", (row,))
+        if leave:
+            self._write(stream, None, 0, leave, now)
+
+    def _write(self, stream: str, head: Head | None, length: int, records: Sequence[bytes], now: float) -> None:
+        sql = self._sql
+        size = sum(map(len, records)) + (head.size if head is not None else 0)
+        key: str | int = "=" + stream
+        value = _sealed(key, _HEAD.pack(length + len(records), size))
+        if head is None:
+            row = sql(_INSERT, (key, value, now)).lastrowid or 0
+        else:
+            row = head.row
+            sql(_UPDATE, (value, now, row))
+        for key, record in enumerate(records, (row << _SHIFT) + length):
+            sql(_INSERT, (key, _sealed(key, record), None))
+
+    # --- leases -----------------------------------------------------------------------------------------------------
+
+    def acquire(self, name: str, owner: str, seconds: float, now: float) -> Lease | None:
+        """As `Store.acquire`."""
+        held = self._held(name)
+        if held is not None:
+            _, fence, until, holder = held
+            if until > now and not is_dead(holder):
+                return None
+        newest = self._find("#", "the counter of fences")
+        fence = _FENCE.unpack(newest[0])[0] + 1 if newest is not None else 1
+        self._put("#", newest and newest[1], _FENCE.pack(fence), now)
+        lease = Lease(name, owner, fence)
+        self._put("!" + name, held and held[0], _lease(lease, now + seconds), now)
+        return lease
+
+    def renew(self, lease: Lease, seconds: float, now: float) -> bool:
+        """As `Store.renew`."""
+        held = self._held(lease.name)
+        if held is None or held[1] != lease.fence:
+            return False
+        self._put("!" + lease.name, held[0], _lease(lease, now + seconds), now)
+        return True
+
+    def release(self, lease: Lease) -> None:
+        """As `Store.release`."""
+        held = self._held(lease.name)
+        if held is not None and held[1] == lease.fence:
+            self._sql("DELETE FROM Cache WHERE rowid = ?", (held[0],))
+
+    def _held(self, name: str) -> tuple[int, int, float, str] | None:
+        row = self._find("!" + name, f"the lease of {name!r}")
+        if row is None:
+            return None
+        value, rowid = row
+        try:
+            return (rowid, *_LEASE.unpack_from(value), value[_LEASE.size :].decode("utf-8", "surrogatepass"))
+        except (struct.error, UnicodeDecodeError):
+            raise self._corrupt(f"the lease of {name!r}") from None
+
+    def _check(self, lease: Lease) -> None:
+        held = self._held(lease.name)
+        if held is None or held[1] != lease.fence:
+            raise Fenced(f"the lease of {lease.name!r} went to another or was released")
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
+    def _find(self, key: str, what: str) -> tuple[bytes, int] | None:
+        rows = self._sql(_SELECT + "key = ?", (key,)).fetchall()
+        if not rows:
+            return None
+        value = _payload(rows[0])
+        # a second row can only be there because somebody planted a pickled one; an index may point to a wrong row
+        if len(rows) > 1 or value is None or rows[0][0] != key:
+            raise self._corrupt(what)
+        return value, rows[0][4]
+
+    def _put(self, key: str, row: int | None, value: bytes, now: float) -> None:
+        if row is None:
+            self._sql(_INSERT, (key, _sealed(key, value), now))
+        else:
+            self._sql(_UPDATE, (_sealed(key, value), now, row))
+
+    def _corrupt(self, what: str) -> CorruptRecord:
+        return CorruptRecord(
+            f"{what} in {self._where} is damaged or missing",
+            remedy="restore the directory from a backup, or delete the stream to give it up",
+        )
+
+
+def _lease(lease: Lease, until: float) -> bytes:
+    return _LEASE.pack(lease.fence, until) + lease.owner.encode("utf-8", "surrogatepass")
+
+
+def _seed(key: str | int) -> int:
+    return zlib.crc32(key.encode()) if isinstance(key, str) else (key ^ key >> 32) & 0xFFFFFFFF
+
+
+def _sealed(key: str | int, value: bytes) -> bytes:
+    return value + _CRC.pack(zlib.crc32(value, _seed(key)))
+
+
+def _payload(row: _Row) -> bytes | None:
+    """The value of a row without its checksum; None if it is not what was written. Never unpickles."""
+    key, raw, mode, value = row[:4]
+    if raw != _RAW or mode != _RAW or type(value) is not bytes or len(value) < _CRC.size or row[4] >= _ROWS:
+        return None
+    if not isinstance(key, str | int):
+        return None
+    payload = value[: -_CRC.size]
+    return payload if _CRC.pack(zlib.crc32(payload, _seed(key))) == value[-_CRC.size :] else None

@@ -1,0 +1,1 @@
+"""What tests of flows need."""

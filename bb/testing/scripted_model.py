@@ -1,0 +1,70 @@
+"""`ScriptedModel`: a model that answers from a script and remembers what it was asked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeAlias, final
+
+from bb.errors import WiringError
+from bb.messages import ToolCall, Usage
+from bb.models.base import Chunk, ModelRequest
+
+Answer: TypeAlias = str | ToolCall | Exception | Sequence[Chunk | Exception]
+"""Text in one piece, a call, an error at once, or chunks; an error among the chunks breaks the answer off there."""
+
+Script: TypeAlias = Answer | Callable[[ModelRequest], Answer | Awaitable[Answer]]
+"""An answer, or a function (plain or async) of the request that gives it."""
+
+
+@final
+class ScriptedModel:
+    """Gives the answers of its script one after the other; `requests` holds what it was asked, in order.
+
+    Every answer bills `usage`, unless it holds a `Usage` of its own.
+    """
+
+    def __init__(self, *script: Script, usage: Usage = Usage()) -> None:  # noqa: B008 - a frozen value
+        self._script = list(script)
+        self._usage = usage
+        self.requests: list[ModelRequest] = []
+
+    @property
+    def left(self) -> int:
+        """How many answers have not been given yet."""
+        return max(0, len(self._script) - len(self.requests))
+
+    async def stream(self, request: ModelRequest, /) -> AsyncIterator[Chunk]:
+        """The next answer of the script.
+
+        Raises (while iterating):
+            WiringError: the script has come to its end.
+        """
+        self.requests.append(request)
+        asked = len(self.requests)
+        if asked > len(self._script):
+            raise WiringError(
+                f"the script has {len(self._script)} answers and the model was asked for the {asked}th time",
+                remedy="give ScriptedModel one answer per ask",
+            )
+        chunks = await _chunks(self._script[asked - 1], request)
+        billed = any(isinstance(chunk, Usage) for chunk in chunks)
+        for chunk in chunks:
+            if isinstance(chunk, Exception):
+                if not billed and self._usage != Usage() and chunk is not chunks[0]:
+                    yield self._usage
+                raise chunk
+            yield chunk
+        if not billed and self._usage != Usage():
+            yield self._usage
+
+    def __repr__(self) -> str:
+        return f"ScriptedModel({len(self._script)} answers, {self.left} left)"
+
+
+async def _chunks(script: Script, request: ModelRequest) -> Sequence[Chunk | Exception]:
+    answer: Any = script
+    if callable(script):
+        given = script(request)
+        answer = await given if inspect.isawaitable(given) else given
+    return [answer] if isinstance(answer, str | ToolCall | Exception) else list(answer)

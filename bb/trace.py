@@ -1,0 +1,147 @@
+"""What happens in a run, as events, and where they go."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal, Protocol, TextIO, TypeAlias
+
+from attrs import frozen
+
+from bb.messages import Usage
+from bb.redaction import redacted
+
+EventKind: TypeAlias = Literal[
+    "run.start",
+    "run.resumed",
+    "run.retry",
+    "run.end",
+    "flow.start",
+    "flow.end",
+    "flow.cached",
+    "flow.error",
+    "select",
+    "select.enter",
+    "select.none",
+    "all.start",
+    "one.start",
+    "group.start",
+    "respond",
+    "notify",
+    "durable.discarded",
+    "store.error",
+]
+
+
+@frozen
+class Event:
+    """One thing that happened.
+
+    `flow` is the nearest id, `path` the place, `attempt` counts from 1 within the run, `detail` depends on the kind,
+    `dur_ns` is a duration in nanoseconds (0 when the kind has none).
+    """
+
+    kind: EventKind
+    run_id: str
+    path: str
+    at: datetime
+    flow: str = ""
+    attempt: int = 1
+    detail: str = ""
+    dur_ns: int = 0
+    usage: Usage | None = None
+
+
+class Tracer(Protocol):
+    """Anything that takes events. One that raises never breaks a run: the error is logged and dropped."""
+
+    def event(self, event: Event, /) -> None:
+        """Take one event; called on the event loop, so it must not block."""
+        ...
+
+
+class Recorder:
+    """A tracer that keeps every event, for tests and for looking back."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def event(self, event: Event, /) -> None:
+        self.events.append(event)
+
+    def kinds(self) -> list[str]:
+        """The kinds in order."""
+        return [event.kind for event in self.events]
+
+    def paths(self, kind: EventKind) -> list[str]:
+        """The paths of the events of one kind, in order."""
+        return [event.path for event in self.events if event.kind == kind]
+
+    def flows(self, kind: EventKind) -> list[str]:
+        """The flow ids of the events of one kind, in order."""
+        return [event.flow for event in self.events if event.kind == kind]
+
+
+class JSONLines:
+    """A tracer that writes one JSON object per event and line; empty fields are left out."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._lock = threading.Lock()
+
+    def event(self, event: Event, /) -> None:
+        line = json.dumps(fields(event), ensure_ascii=False)
+        with self._lock:
+            self._out.write(redacted(line) + "\n")
+            self._out.flush()
+
+
+class StructlogTracer:
+    """A tracer that logs each event through structlog at debug level, its kind as the event name."""
+
+    def event(self, event: Event, /) -> None:
+        import structlog
+
+        bound = fields(event)
+        kind = str(bound.pop("kind"))
+        structlog.get_logger("bb").debug(kind, **{k: redacted(v) if isinstance(v, str) else v for k, v in bound.items()})
+
+
+class Tee:
+    """A tracer that hands every event to several others; one that raises does not keep it from the rest."""
+
+    def __init__(self, *tracers: Tracer) -> None:
+        self.tracers: Sequence[Tracer] = tracers
+
+    def event(self, event: Event, /) -> None:
+        errors: list[Exception] = []
+        for tracer in self.tracers:
+            try:
+                tracer.event(event)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup("tracers failed", errors)
+
+
+def fields(event: Event) -> dict[str, object]:
+    """The event as plain values, empty ones left out, times in ISO 8601."""
+    out: dict[str, object] = {"kind": event.kind, "run_id": event.run_id, "path": event.path, "at": event.at.isoformat()}
+    if event.flow:
+        out["flow"] = event.flow
+    if event.detail:
+        out["detail"] = event.detail
+    if event.dur_ns:
+        out["dur_ns"] = event.dur_ns
+    if event.usage is not None and event.usage.total:
+        out["usage"] = {
+            "input": event.usage.input,
+            "output": event.usage.output,
+            "cache_read": event.usage.cache_read,
+            "cache_write": event.usage.cache_write,
+            "reasoning": event.usage.reasoning,
+        }
+    out["attempt"] = event.attempt
+    return out
