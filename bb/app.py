@@ -221,6 +221,7 @@ class App:
             Interruption: it stopped without failing; the same call goes on with it.
             BBError: it failed; what it completed is kept.
         """
+        self._jobs.prune_now_and_then()
         return await self._runner.outcome(
             self._ask(flow, input, params, run_id, session_id, detach=detach, replace=replace, fresh=fresh, wait=wait)
         )
@@ -315,6 +316,7 @@ class App:
         What was interrupted resumes at the next start, or when its caller comes back.
         """
         await self._jobs.stop(grace)
+        self._runner.keeper.close()
         await self.store.close()
 
     async def __aenter__(self) -> Self:
@@ -405,7 +407,11 @@ async def run(
     trace: Tracer | None = None,
 ) -> Outcome:
     """Run a flow once, over an app in memory that is thrown away. Raises as `App.run` does."""
-    return await App(model=model, trace=trace).run(flow, input, params=params)
+    app = App(model=model, trace=trace)
+    try:
+        return await app.run(flow, input, params=params)
+    finally:
+        await app.stop(timedelta(0))
 
 
 def run_sync(

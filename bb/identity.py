@@ -154,12 +154,12 @@ def diff(old: Tree, new: Tree) -> tuple[str, ...]:
             moved |= {path, target}
     said += [f"removed {path} ({_describe(olds[path])})" for path in gone if path not in moved]
     said += [f"added {path} ({_describe(news[path])})" for path in fresh if path not in moved]
-    for path in olds:
+    for path, form in olds.items():
         if path in news:
-            before, after = _describe(olds[path]), _describe(news[path])
+            before, after = _describe(form), _describe(news[path])
             if before != after:
                 said.append(f"replaced {path}: {before} became {after}")
-            elif _order(olds[path], news) != _order(news[path], olds):
+            elif _order(form, news) != _order(news[path], olds):
                 said.append(f"reordered the parts of {path}")
     leaves = {path for path, form in olds.items() if not _parts(form)}
     match = match_paths(old, new, leaves)

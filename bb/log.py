@@ -324,10 +324,10 @@ class History:
             case Decided(scope=number, path=path, choice=choice):
                 self.scopes[number].decided[path] = choice
                 self._progress(self.progress)
-            case Started(at=at):
+            case Started(at=at, origin=origin):
                 self.started = fact
                 self.progress = at
-                self.attempts = self.idle_attempts = 1
+                self.attempts = self.idle_attempts = 0 if origin == "job" else 1  # a job is only put on record
             case Attempted():
                 if self.failed or self.ended is not None:
                     self.failures.clear()  # who runs a failed run again starts a new budget

@@ -35,6 +35,8 @@ class Usage:
         return self.input + self.cache_read + self.cache_write + self.output
 
     def __add__(self, other: Usage) -> Usage:
+        if other is NO_USAGE:  # most steps bill nothing
+            return self
         return Usage(
             self.input + other.input,
             self.output + other.output,

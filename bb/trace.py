@@ -106,7 +106,9 @@ class StructlogTracer:
 
         bound = fields(event)
         kind = str(bound.pop("kind"))
-        structlog.get_logger("bb").debug(kind, **{k: redacted(v) if isinstance(v, str) else v for k, v in bound.items()})
+        structlog.get_logger("bb").debug(
+            kind, **{k: redacted(v) if isinstance(v, str) else v for k, v in bound.items()}
+        )
 
 
 class Tee:
@@ -128,7 +130,12 @@ class Tee:
 
 def fields(event: Event) -> dict[str, object]:
     """The event as plain values, empty ones left out, times in ISO 8601."""
-    out: dict[str, object] = {"kind": event.kind, "run_id": event.run_id, "path": event.path, "at": event.at.isoformat()}
+    out: dict[str, object] = {
+        "kind": event.kind,
+        "run_id": event.run_id,
+        "path": event.path,
+        "at": event.at.isoformat(),
+    }
     if event.flow:
         out["flow"] = event.flow
     if event.detail:

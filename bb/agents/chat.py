@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, Self, cast, final
 
 from attrs import evolve, field, frozen
@@ -43,13 +43,16 @@ class _Next:
     rounds: int = field(default=MAX_ROUNDS)
 
 
+_NOTHING_YET: Final = _Next()
+
+
 @final
 class ModelChat(Generic[T]):
-    """A conversation with the agent's model. It starts with the agent's role alone: the handler adds what the model shall see.
+    """A conversation with the agent's model. It starts with the agent's role alone: the handler adds the rest.
 
-    Sent are the role, then in a `Group` the live shared chat (which begins with the chat that came in), then what was added.
-    Answers are not added by themselves; `resolve` adds the tool rounds it ran. Whoever runs the handler calls `aclose()`
-    when it has returned, after which every method raises `Closed`.
+    Sent are the role, then in a `Group` the live shared chat (which begins with the chat that came in), then what was
+    added. Answers are not added by themselves; `resolve` adds the tool rounds it ran. Whoever runs the handler calls
+    `aclose()` when it has returned, after which every method raises `Closed`.
     """
 
     def __init__(
@@ -70,10 +73,11 @@ class ModelChat(Generic[T]):
         self._request = request
         self._shared = shared
         self._live = live
+        self._streaming: Callable[[], bool] = lambda: True
         self._flow = flow
         self._path = path
         self._added: list[Message] = []
-        self._next = _Next()
+        self._next = _NOTHING_YET
         self._arriving: dict[asyncio.Task[None], Feed] = {}
         self._closed = False
 
@@ -128,8 +132,8 @@ class ModelChat(Generic[T]):
     async def ask(self) -> ModelReply[T]:
         """The model's answer. Tool calls are in the reply and nothing runs them.
 
-        For a client that watches, an answer without schema is handed back while it still arrives (see `ModelReply`); what goes
-        wrong then is raised by the reply's readers.
+        Inside a granted `turn.stream()` an answer without schema is handed back while it still arrives (see `ModelReply`);
+        what goes wrong then is raised by the reply's readers.
 
         Raises:
             NoModel: there is no model to ask.
@@ -147,7 +151,7 @@ class ModelChat(Generic[T]):
         """
         asked = self._take()
         request = self._request_of((*self.messages, *_messages(messages)), asked, asked.choice)
-        if self._live and request.schema is None:
+        if self._live and self._streaming() and request.schema is None:
             return self._ask_live(request)
         return self._reply(await self._answer(request, Feed()))
 
@@ -155,8 +159,8 @@ class ModelChat(Generic[T]):
         """Ask, run the tools that the model calls, tell it their results, and so on until it answers.
 
         The calls of a round run in order; an error of a handler is a result the model sees, unless it is `Fatal`, an
-        `Interruption` or a cancellation. A round with any call that has no handler here is handed back with nothing run.
-        Finished rounds are added to the chat, also when the cap stops it. The reply's usage is that of all rounds.
+        `Interruption` or a cancellation. A round with any call that has no handler here is handed back with nothing
+        run. Finished rounds are added to the chat, also when the cap stops it. The reply's usage is that of all rounds.
 
         Raises: as `ask()`, and
             MaxRounds: the model still calls tools in the last ask it may have.
@@ -183,6 +187,13 @@ class ModelChat(Generic[T]):
             remedy="raise with_max_rounds, or ask once more without tools: the finished rounds are in the chat",
         )
 
+    def live_while(self, streaming: Callable[[], bool]) -> None:
+        """Hand answers back while they arrive only at times when `streaming()` is true, if this chat may do it at all.
+
+        Elsewhere a handler need not know whether a client watches: what it gets is whole.
+        """
+        self._streaming = streaming
+
     async def aclose(self) -> None:
         """The handler has returned: answers still arriving are cancelled, and every method raises `Closed`."""
         self._closed = True
@@ -199,7 +210,7 @@ class ModelChat(Generic[T]):
     def _take(self) -> _Next:
         """What the next ask sends, used up by this one; refused when it cannot be sent."""
         self._check()
-        asked, self._next = self._next, _Next()
+        asked, self._next = self._next, _NOTHING_YET
         if self._model is None:
             raise NoModel(
                 f"agent {self._agent.name or '(unnamed)'} of flow {self._flow or '(unnamed)'} has no model",
@@ -228,7 +239,7 @@ class ModelChat(Generic[T]):
         )
 
     async def _answer(self, request: ModelRequest, feed: Feed) -> Answer:
-        """The whole checked answer, from the ledger if it is there. Checked before it is recorded: a bad one is asked anew."""
+        """The whole answer, from the ledger if it is there; checked before it is recorded: a bad one is asked anew."""
         model = cast(Model, self._model)
 
         def bill(usage: Usage) -> None:

@@ -11,7 +11,7 @@ from bb.messages import Message, ToolCall, ToolResult, answered
 
 @frozen
 class Linked:
-    """A tool result beside the call it answers; a call that the chat does not hold is a stub with nothing but its id."""
+    """A tool result beside the call it answers; a call that the chat does not hold is a stub with only its id."""
 
     result: ToolResult
     call: ToolCall

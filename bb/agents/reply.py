@@ -96,11 +96,12 @@ class Feed:
 class ModelReply(Generic[T]):
     """What a model answered; `T` is the type of `value`.
 
-    A reply may still be arriving: where the client watches a text answer grow, `chat.ask()` hands it back at once. `stream()`,
-    `read_all()` and `done()` serve both kinds; the properties are for a reply that has ended, which every reply with a schema
-    and every reply of `resolve()` has, and any other after `await reply.done()`. Readers do not disturb each other.
+    Inside a granted `turn.stream()`, `chat.ask()` hands back an answer that is still arriving. `stream()`, `read_all()` and
+    `done()` serve that too; the properties are for a reply that has ended, as every other has: `await reply.done()` first.
+    Readers do not disturb each other.
 
-    Everything but `usage` raises the error of an answer that broke off (`UpstreamError`): cut-off text never looks whole.
+    Everything but `usage` raises the error of an answer that broke off (`UpstreamError`): cut-off text never looks
+    whole.
     """
 
     def __init__(self, feed: Feed, read: Callable[[Answer], T]) -> None:

@@ -55,11 +55,11 @@ class Tool:
         return self._spec
 
     def on_call(self, handler: ToolHandler[S], /) -> Tool:
-        """The same tool bound to a function of one argument: its arguments, as the class that the function's annotation names.
+        """The same tool bound to a function of one argument: the class its annotation names, filled from the call.
 
-        The function is async, or plain and then runs in a thread; it returns text, or data that is sent as JSON. No annotation
-        means the tool's own class, or a plain dict where the tool has only a JSON schema. If the annotation's schema is not
-        the tool's, the copy is broken: asking with it raises `InvalidTool`.
+        The function is async, or plain and then runs in a thread; it returns text, or data that is sent as JSON. No
+        annotation means the tool's own class, or a plain dict where the tool has only a JSON schema. If the
+        annotation's schema is not the tool's, the copy is broken: asking with it raises `InvalidTool`.
         """
         bound = evolve(self)
         error, args = _bound(self, self._args, handler)

@@ -29,8 +29,8 @@ NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 class StreamOut:
     """The text a handler streams; false when it does not reach the client live.
 
-    Either way what is written becomes one reply when the stream ends, so the same text must not be replied as well. `value`
-    may be set to what it means to the program (default: the text).
+    Either way what is written becomes one reply when the stream ends, so the same text must not be replied as well.
+    `value` may be set to what it means to the program (default: the text).
     """
 
     def __init__(self, sink: Sink | None, check: Callable[[], None]) -> None:
@@ -100,7 +100,9 @@ class _Said:
 
     def now(self) -> Message:
         base = self.message if self.message is not None or self.reply is None else self.reply.message
-        message = base or Message(role="assistant")
+        message = base if base is not None else Message(role="assistant")
+        if not self.calls:
+            return message
         held = {call.id for call in message.calls}
         return message.with_calls(*(call for id, call in self.calls.items() if id not in held))
 
@@ -121,10 +123,10 @@ class _Said:
 
 @final
 class Turn:
-    """What one handler sees of the client, and how it answers. Every acting method raises `Closed` once it has returned.
+    """What one handler sees of the client, and how it answers. Acting on it raises `Closed` once it has returned.
 
-    Whoever runs the handler makes the turn, and afterwards awaits `settle()`, reads `replies`, `selected` and `value`, and
-    calls `close()`.
+    Whoever runs the handler makes the turn, and afterwards awaits `settle()`, reads `replies`, `selected` and `value`,
+    and calls `close()`.
     """
 
     def __init__(
@@ -157,6 +159,7 @@ class Turn:
         self._flow = flow
         self._said: list[_Said] = []
         self._selected: str | None = None
+        self._streams = 0
         self._closed = False
 
     # what the client sent
@@ -218,8 +221,8 @@ class Turn:
     def reply(self, said: str | Message | ModelReply[Any], *, value: object = None) -> None:
         """Say something to the client; any number of times. In a `Group` the other members see it at once.
 
-        A model's reply is said with its tool calls, and may still be arriving. `value` is what the reply means to the program
-        (default: the model reply's value, else the text); that of the last reply is the value of the run.
+        A model's reply is said with its tool calls, and may still be arriving. `value` is what the reply means to the
+        program (default: the model reply's value, else the text); that of the last reply is the value of the run.
 
         Raises:
             Closed: the handler has returned.
@@ -263,8 +266,8 @@ class Turn:
     async def stream(self) -> AsyncIterator[StreamOut]:
         """`async with turn.stream() as out: await out.write(...)`: speak to the client live, where that is possible.
 
-        `out` is false when the text does not go out live (another agent speaks, nobody listens, or in a `Group`); it is kept
-        all the same. However the block is left, what was written becomes one reply.
+        `out` is false when the text does not go out live (another agent speaks, nobody listens, or in a `Group`); it is
+        kept all the same. However the block is left, what was written becomes one reply.
 
         Raises:
             Closed: the handler has returned.
@@ -275,10 +278,12 @@ class Turn:
             await self.settle()
             sink = await self._floor.claim(tuple(self.replies))
         out = StreamOut(sink, self._check)
+        self._streams += bool(out)
         try:
             yield out
         finally:
             out.end()
+            self._streams -= bool(out)
             if out.text and not self._closed:
                 self._say(_Said(Message(out.text, "assistant"), None, out.value))
 
@@ -293,8 +298,8 @@ class Turn:
     async def step(self, name: str, fn: Callable[..., object], /, *args: object, **kwargs: object) -> object:
         """The result of `fn(*args)`, remembered in a durable flow: a retry of the handler does not run it again.
 
-        `fn` is async, or plain and then runs in a thread. The arguments tell one step from another, so they must be savable;
-        so must the result.
+        `fn` is async, or plain and then runs in a thread. The arguments tell one step from another, so they must be
+        savable; so must the result.
 
         Raises:
             NotSavable: an argument or the result cannot be kept exactly.
@@ -314,6 +319,11 @@ class Turn:
         return Gate(name, self._gates, self._check)
 
     # for whoever runs the handler
+
+    @property
+    def streaming(self) -> bool:
+        """Whether a stream that reaches the client live is open."""
+        return self._streams > 0
 
     @property
     def replies(self) -> list[Message]:

@@ -56,7 +56,7 @@ class Reader:
             return make(self._items(content))
         leaf = BY_TAG.get(tag)
         if leaf is not None:
-            value = leaf.read(content)
+            value = leaf.read(self.read(content) if leaf.text else content)
             if type(value) is not leaf.cls:
                 raise CorruptRecord(f"a {tag} that is a {type(value).__name__}")
             return value
@@ -101,7 +101,9 @@ class Reader:
                     raise CorruptRecord(f"the load function of {kept.name} raised {error!r}") from error
         assert_never(kept.kind)
 
-    def _state(self, kept: Kept, stored: dict[str, object]) -> dict[str, object]:
+    def _state(self, kept: Kept, stored: Any) -> dict[str, object]:
+        if type(stored) is not dict:
+            raise CorruptRecord(f"{kept.name} without fields")
         unknown = sorted(set(stored) - {part.name for part in kept.parts})
         if unknown:
             raise CorruptRecord(f"{kept.name} has no field {', '.join(unknown)}", remedy="put the field back")

@@ -161,9 +161,7 @@ class Archive:
                     f"run {run_id} remembers nothing at {path!r}",
                     remedy=f"its paths are {', '.join(sorted(known)) or 'none'}",
                 )
-            await self._store.append(
-                run_stream(run_id), history.length, [encode(Forgotten(path), lease.fence)], lease
-            )
+            await self._store.append(run_stream(run_id), history.length, [encode(Forgotten(path), lease.fence)], lease)
 
     async def prune(self) -> int:
         """Drop runs that are over their retention, and expire those over their ttl; one in use is left alone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine, Mapping
 from datetime import timedelta
 from typing import Any, Final
@@ -33,6 +34,7 @@ class Jobs:
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: set[str] = set()
         self._parked: set[str] = set()
+        self._pruned = time.monotonic()
 
     @property
     def started(self) -> bool:
@@ -76,16 +78,25 @@ class Jobs:
         if self.started:
             self._from_any_thread(lambda: self._spawn(self._sweep(flow)))
 
+    def prune_now_and_then(self) -> None:
+        """Drop old runs in the background if that was not done for a while."""
+        now = time.monotonic()
+        if now - self._pruned > PRUNE:
+            self._pruned = now
+            self._spawn(self._prune())
+
+    async def _prune(self) -> None:
+        try:
+            await self._archive.prune()
+        except BBError as problem:
+            warning("old runs could not be dropped", error=str(problem))
+
     async def _keep_sweeping(self) -> None:
-        slept = 0.0
         while True:
             await asyncio.sleep(SWEEP)
-            slept += SWEEP
+            self.prune_now_and_then()
             try:
                 await self._sweep(None)
-                if slept >= PRUNE:
-                    slept = 0.0
-                    await self._archive.prune()
             except BBError as problem:
                 warning("looking for unfinished runs failed", error=str(problem))
 
@@ -115,7 +126,9 @@ class Jobs:
         if plan is None:
             if history.run_id not in self._parked:
                 self._parked.add(history.run_id)
-                warning("an unfinished run waits for its flow to be registered", run_id=history.run_id, flow=started.flow)
+                warning(
+                    "an unfinished run waits for its flow to be registered", run_id=history.run_id, flow=started.flow
+                )
             return
         if plan.resumes_on_reregister and registered is None:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
@@ -103,10 +104,8 @@ class LogJournal:
 
     async def keep_tree(self, stream: str, form: Tree) -> None:
         """Keep the canonical form behind a signature, once for all runs."""
-        try:
+        with contextlib.suppress(Conflict):  # some run has kept it before
             await self._store.append(stream, 0, [dumps(form)])
-        except Conflict:
-            pass  # some run has kept it before
 
     async def tree(self, signature: str) -> Tree | None:
         """The canonical form behind a signature, if it is kept."""

@@ -40,9 +40,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._pid = 0
 
-    def hold(
-        self, lease: Lease, run_id: str, lost: Callable[[Fenced], None], cancel: Callable[[], None]
-    ) -> None:
+    def hold(self, lease: Lease, run_id: str, lost: Callable[[Fenced], None], cancel: Callable[[], None]) -> None:
         """Keep a lease; `lost` is called once if it goes to another, `cancel` when somebody asks for that. From any thread."""
         with self._lock:
             if self._pid != os.getpid():  # a fork has no threads, and its parent's leases are not its own
@@ -51,6 +49,11 @@ class Keeper:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._main, name="bb-keeper", daemon=True)
                 self._thread.start()
+
+    def close(self) -> None:
+        """Let the thread end at its next look; a later `hold` starts another."""
+        with self._lock:
+            self._thread = None
 
     def drop(self, lease: Lease) -> None:
         """Keep the lease no longer."""
@@ -71,6 +74,7 @@ class Keeper:
                     idle = now
                 elif now - idle > IDLE:
                     self._thread = None
+                if self._thread is not threading.current_thread():
                     return
             if not held:
                 continue
@@ -93,7 +97,9 @@ class Keeper:
                 mine = self._held.get(held.lease.name) is held
                 self._held.pop(held.lease.name, None) if mine else None
             if mine:
-                held.lost(Fenced(f"the lease of run {held.run_id} went to another runner", remedy="join it by its run id"))
+                held.lost(
+                    Fenced(f"the lease of run {held.run_id} went to another runner", remedy="join it by its run id")
+                )
 
     async def _look(self, held: list[_Held]) -> None:
         try:

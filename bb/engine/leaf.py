@@ -80,6 +80,11 @@ def _replay(delta: Delta, node: Node, state: State, path: str, ctx: Context) -> 
 
 def _sum(speakers: Sequence[Speaker], node: Node, path: str) -> Delta:
     """What the agents said together, in declaration order."""
+    if len(speakers) == 1:
+        turn, ledger = speakers[0].turn, speakers[0].ledger
+        if turn.selected is not None:
+            check_pick(turn.selected, node.ahead.picks, node.name, path)
+        return Delta(tuple(turn.replies), turn.selected, turn.value, ledger.usage, tuple(speakers[0].gates.opened))
     messages: list[Message] = []
     value: object = None
     usage: Usage = NO_USAGE
@@ -180,7 +185,6 @@ class Speaker:
             await chat.aclose()
         if self._ctx.scope is not None:
             self._ctx.scope.journal.check()  # however much the handler swallowed
-
 
     def _model(self) -> Model | None:
         """The nearest model: the agent's, its flow's, that of the flows around it, the app's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
@@ -26,7 +25,7 @@ class HandlerLedger:
         self._ctx = ctx
         self._path = path
         self._agent = agent
-        self._seen: Counter[str] = Counter()
+        self._seen: dict[str, int] = {}
         self._last_ask: str | None = None
         self._closed = False
 
@@ -38,8 +37,8 @@ class HandlerLedger:
         base = f"{self._agent}/{kind}/{name}"
         if scope is not None:
             base += f"/{self._fingerprint(kind, name, request)}"
-        self._seen[base] += 1
-        key = f"{base}/{self._seen[base]}"
+        nth = self._seen[base] = self._seen.get(base, 0) + 1
+        key = f"{base}/{nth}"
         if scope is None:
             return await self._run(key, run)
         known, plain = scope.entry(self._path, key)

@@ -78,7 +78,6 @@ class Plan:
         """The id that runs of it are filed under; the root's segment when it has none."""
         return self.root.name or self.root.segment
 
-
     @property
     def ttl(self) -> timedelta | None:
         """The longest ttl of the outermost durable flows; None when one of them has none."""
@@ -140,8 +139,7 @@ def _node(flow: AnyFlow, at: str, name: str, ahead: Ahead) -> Node:
 
 def _branches(members: tuple[AnyFlow, ...], name: str, ahead: Ahead) -> tuple[Node, ...]:
     return tuple(
-        _node(member, segment("branch", i, member), flow_id(member) or name, ahead)
-        for i, member in enumerate(members)
+        _node(member, segment("branch", i, member), flow_id(member) or name, ahead) for i, member in enumerate(members)
     )
 
 

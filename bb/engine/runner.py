@@ -221,7 +221,7 @@ class Runner:
         journal = LogJournal(history, self.store, self.codec, self.clock, tenure.lease, tenure.claim)
         live.on_lost = journal.interrupt
         plan, root = ask.plan, ask.plan.root.segment
-        new = history.started is None
+        new, was_over = history.started is None, history.ended is not None
         if tenure.lease is not None:
             await journal.record(self._opening(ask, history))
         started = history.started
@@ -231,7 +231,7 @@ class Runner:
         run.emit("run.start" if new else "run.resumed", root, plan.name)
         how = "interrupted"
         try:
-            if ask.known and tenure.lease is not None and await self._cancel_is_pending(ask.run_id):
+            if ask.known and tenure.lease is not None and await self._cancel_is_pending(ask.run_id, was_over):
                 live.cancel_asked = True
                 raise asyncio.CancelledError
             outcome = await self._walk(run)
@@ -333,11 +333,7 @@ class Runner:
 
     def outlived(self, plan: Plan, history: History) -> bool:
         """Whether an unfinished run made no progress for the ttl of its flow."""
-        return (
-            plan.ttl is not None
-            and history.ended is None
-            and self.clock.now() - moment(history.progress) > plan.ttl
-        )
+        return plan.ttl is not None and history.ended is None and self.clock.now() - moment(history.progress) > plan.ttl
 
     async def expire(self, history: History, lease: Lease) -> None:
         """Drop a run as one unit; a tombstone stays."""
@@ -372,9 +368,12 @@ class Runner:
             f"run {run.run_id} was cancelled", flow=run.plan.name, remedy="run it again to go on from what it saved"
         )
 
-    async def _cancel_is_pending(self, run_id: str) -> bool:
-        """Whether a cancel came in while nobody looked."""
-        return bool(await self.store.read(control_stream(run_id)))
+    async def _cancel_is_pending(self, run_id: str, was_over: bool) -> bool:
+        """Whether a cancel came in while nobody looked; one that came when the run was over meant an earlier attempt."""
+        asked = bool(await self.store.read(control_stream(run_id)))
+        if asked and was_over:
+            await self.store.delete(control_stream(run_id))
+        return asked and not was_over
 
 
 class Tenure:

@@ -93,7 +93,9 @@ class ActiveScope:
         await self.journal.record(entered, fact)
 
 
-async def enter_scope(run: Run, path: str, flow: str, options: DurableOptions, signature: str, form: Tree) -> ActiveScope:
+async def enter_scope(
+    run: Run, path: str, flow: str, options: DurableOptions, signature: str, form: Tree
+) -> ActiveScope:
     """Enter a durable flow: pick up what it may replay, and report what it may not.
 
     Raises:

@@ -20,17 +20,14 @@ MAX_TOKENS: Final = 4096
 THINKING: Final = 1024
 """How many tokens a thinking model may think."""
 
-ANSWER: Final = "answer"
-"""The tool that a model with a schema must call: its input is the answer."""
-
 
 @final
 class AnthropicModel:
     """A model by name at Anthropic. Needs the extra `bb-flow[anthropic]`.
 
-    Key and address default to `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL`. The SDK's own retries are off, as durable flows
-    have theirs. `max_tokens` (default 4096) limits the answer; `think=True` allows 1024 more for thinking. `client` is used
-    as it is, in every event loop, and never closed.
+    Key and address default to `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL`. The SDK's own retries are off, as durable
+    flows have theirs. `max_tokens` (default 4096) limits the answer; `think=True` allows 1024 more for thinking.
+    `client` is used as it is, in every event loop, and never closed.
     """
 
     def __init__(
@@ -86,6 +83,7 @@ class AnthropicModel:
         schema = request.schema
         held: list[str] = []
         calls: dict[int, _Call] = {}
+        answer = _answer(request)
         usage = Usage()
         finished = False
         async with await client.messages.create(**self._body(request)) as events:
@@ -113,12 +111,12 @@ class AnthropicModel:
         if not finished:
             raise UpstreamError(f"{self.name}: the answer broke off", remedy="try again")
         if schema is not None:
-            answers = [call.input or "{}" for call in calls.values() if call.name == ANSWER]
+            answers = [call.input or "{}" for call in calls.values() if call.name == answer]
             text = answers[0] if answers else "".join(held)
             if text:
                 yield unwrapped(text) if as_object(schema)[1] else text
         for _, call in sorted(calls.items()):
-            if schema is None or call.name != ANSWER:
+            if schema is None or call.name != answer:
                 yield ToolCall(call.id, call.name, call.input) if call.id else ToolCall.new(call.name, call.input)
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
@@ -141,13 +139,12 @@ class AnthropicModel:
         choice = _choice(request.tool_choice)
         if request.schema is not None:
             schema, _ = as_object(request.schema)
+            name, said = _answer(request), "Give the answer by calling this."
             tools = [] if request.tool_choice == "none" else tools
             if request.tool_choice in ("", "none"):
-                choice = {"type": "any"} if tools else {"type": "tool", "name": ANSWER}
+                choice = {"type": "any"} if tools else {"type": "tool", "name": name}
                 choice = {"type": "auto"} if self.think else choice  # a thinking model cannot be forced
-                tools.append(
-                    {"name": ANSWER, "description": "Give the answer by calling this.", "input_schema": schema}
-                )
+                tools.append({"name": name, "description": said, "input_schema": schema})
         if tools:
             body["tools"] = tools
             if choice is not None:
@@ -191,6 +188,14 @@ def _is_theirs(error: Exception) -> bool:
     from anthropic import AnthropicError
 
     return isinstance(error, AnthropicError) or from_network(error)
+
+
+def _answer(request: ModelRequest) -> str:
+    """The name of the tool whose input is the answer, which a model with a schema must call."""
+    name = "answer"
+    while any(tool.name == name for tool in request.tools):
+        name += "_"
+    return name
 
 
 def _choice(choice: str) -> dict[str, object] | None:

@@ -26,9 +26,9 @@ _STRICT: Final = frozenset(
 class OpenAIModel:
     """A model by name at OpenAI, or at a compatible server given by `base_url`. Needs the extra `bb-flow[openai]`.
 
-    Key and address default to `OPENAI_API_KEY` and `OPENAI_BASE_URL`. The SDK's own retries are off, as durable flows have
-    theirs. `think` is ignored. `client` is used as it is, in every event loop, and never closed. `report_usage=False` is for
-    servers that refuse to be asked for token counts while streaming.
+    Key and address default to `OPENAI_API_KEY` and `OPENAI_BASE_URL`. The SDK's own retries are off, as durable flows
+    have theirs. `think` is ignored. `client` is used as it is, in every event loop, and never closed.
+    `report_usage=False` is for servers that refuse to be asked for token counts while streaming.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class OpenAIModel:
                     elif text:
                         yield text
                     for part in choice.delta.tool_calls or ():
-                        call = calls.setdefault(part.index, _Call())
+                        call = calls.setdefault(_index(part.index, part.id, calls), _Call())
                         call.id = call.id or part.id or ""
                         if part.function is not None:
                             call.name += part.function.name or ""
@@ -169,6 +169,13 @@ def _is_theirs(error: Exception) -> bool:
     return isinstance(error, OpenAIError) or from_network(error)
 
 
+def _index(given: int | None, id: str | None, calls: Mapping[int, object]) -> int:
+    """Which call a part belongs to; servers that leave the index out begin a call with its id."""
+    if given is not None:
+        return given
+    return len(calls) if id or not calls else max(calls)
+
+
 def _choice(choice: str) -> object:
     match choice:
         case "any":
@@ -214,11 +221,7 @@ def _wire(messages: Sequence[Message]) -> list[dict[str, object]]:
 
 def is_strict(schema: object) -> bool:
     """Whether OpenAI can hold a model to the schema exactly: every field required, none beside them, plain keywords."""
-    if isinstance(schema, list | tuple):
-        return all(map(is_strict, schema))
-    if not isinstance(schema, Mapping):
-        return True
-    if not schema or not schema.keys() <= _STRICT:
+    if not isinstance(schema, Mapping) or not schema or not schema.keys() <= _STRICT:
         return False
     properties = schema.get("properties", {})
     if schema.get("type") == "object":

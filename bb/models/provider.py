@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Final, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -63,7 +62,7 @@ def keep_secret(key: str | None) -> None:
 
 
 def upstream(error: Exception, provider: str, key: str | None) -> UpstreamError:
-    """A provider's error as bb's, without the key and without the error itself, which holds the request and its headers."""
+    """A provider's error as bb's, without the key. Do not chain the original: it holds the request's headers."""
     status = getattr(error, "status_code", 0)
     status = status if isinstance(status, int) and status >= 400 else 0
     text = str(error) or type(error).__name__
@@ -76,6 +75,8 @@ def upstream(error: Exception, provider: str, key: str | None) -> UpstreamError:
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """How many seconds a provider asks to wait, or None."""
+    from email.utils import parsedate_to_datetime
+
     try:
         if "retry-after-ms" in headers:
             return max(0.0, float(headers["retry-after-ms"]) / 1000)

@@ -16,8 +16,8 @@ INTERRUPTED: Final = "interrupted: no result of this call was recorded"
 def settled(messages: Sequence[Message]) -> Iterator[Message]:
     """The chat with each call's result moved right behind it.
 
-    A call that was never answered gets an error result that says so, and a result without its call becomes the user's text:
-    providers refuse a chat with either, and would go on to refuse it for ever.
+    A call that was never answered gets an error result that says so, and a result without its call becomes the user's
+    text: providers refuse a chat with either, and would go on to refuse it for ever.
     """
     waiting: dict[str, deque[ToolResult]] = defaultdict(deque)
     for message in messages:

@@ -20,6 +20,7 @@ from bb.schema.shape import (
     is_enum,
     is_union,
     origin,
+    plain,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def converter() -> Converter:
     strict.register_structure_hook_func(lambda t: origin(t) in MAPS, lambda value, t: _mapping(strict, value, t))
     strict.register_structure_hook_factory(is_union, lambda t: _union(strict, t))
     strict.register_structure_hook_factory(is_class, lambda t: _instance(strict, t))
+    strict.register_structure_hook_func(lambda t: plain(t) is not t, lambda value, t: strict.structure(value, plain(t)))
     return strict
 
 

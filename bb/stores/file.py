@@ -36,11 +36,10 @@ _SETTINGS: Final[dict[str, int | str]] = {
     "sqlite_journal_mode": "wal",
     "sqlite_mmap_size": 0,
 }
-# For each connection, since another opener may have changed what diskcache would set. Small pages, since the log takes whole
-# ones. Checkpoints are made apart; the automatic one is a net.
+_NEW: Final = ("page_size = 1024", "auto_vacuum = 2")  # small pages, since the log takes whole ones
+# For each connection, since another opener may have changed what diskcache would set. Checkpoints are made apart; the
+# automatic one is a net.
 _PRAGMAS: Final = (
-    "page_size = 1024",
-    "auto_vacuum = 2",
     "journal_mode = wal",
     "cache_size = 4096",
     "mmap_size = 0",
@@ -178,6 +177,10 @@ class _Records(diskcache.Cache):
                     _shrink(link)
                 link.close()
 
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # never quite made
+            self.close()
+
     # --- opening ----------------------------------------------------------------------------------------------------
 
     @property
@@ -188,7 +191,8 @@ class _Records(diskcache.Cache):
 
     def _connect_to_write(self) -> sqlite3.Connection:
         link = _link(str(self._path))
-        for pragma in (*_PRAGMAS, f"synchronous = {self._synchronous}"):
+        new = () if self._path.stat().st_size else _NEW
+        for pragma in (*new, *_PRAGMAS, f"synchronous = {self._synchronous}"):
             link.execute(f"PRAGMA {pragma}").fetchall()
         return link
 

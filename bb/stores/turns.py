@@ -223,8 +223,8 @@ class TurnStore:
             self._writer.submit(self._checkpoint)
         return True
 
-    def _commit_there(self, turn: _Turn) -> None:
-        """Commit in the thread and tell the loop."""
+    def _commit_there(self, turn: _Turn) -> Callable[[], None]:
+        """Commit in the thread, then tell the loop."""
         try:
             self._persist(turn.writes)
         except Exception:
@@ -233,9 +233,9 @@ class TurnStore:
                     self._persist([write])
                 except Exception as error:
                     write.error = _as_store_error(error)
-        _tell(turn.loop, partial(_settle, turn.writes))
         if self._log > _PAGES:
-            self._checkpoint()
+            self._writer.submit(self._checkpoint)
+        return partial(_tell, turn.loop, turn.writes)
 
     def _persist(self, writes: Sequence[_Write]) -> None:
         """Open the database if need be and commit, waiting for whoever holds it."""
@@ -262,11 +262,12 @@ class TurnStore:
         elif self._detour:
             self._detour -= 1
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self) -> Callable[[], None]:
         with self._writes.lock:
             self._log = 0
             if self._writes.ready:
                 self._writes.checkpoint()
+        return _nothing
 
     def _give_back(self, taken: Future[Lease | None]) -> None:
         lease = None if taken.cancelled() or taken.exception() else taken.result()
@@ -356,13 +357,13 @@ def _in(worker: Worker, act: Callable[[], _T]) -> Future[_T]:
     loop = get_running_loop()
     future: Future[_T] = loop.create_future()
 
-    def job() -> None:
+    def job() -> Callable[[], None]:
         write = _Write(lambda _: None, future)
         try:
             write.value = act()
         except Exception as error:
             write.error = _as_store_error(error)
-        _tell(loop, partial(_settle, [write]))
+        return partial(_tell, loop, [write])
 
     worker.submit(job)
     return future
@@ -378,9 +379,13 @@ def _settle(writes: Sequence[_Write]) -> None:
             write.future.set_result(write.value)
 
 
-def _tell(loop: AbstractEventLoop, news: Callable[[], None]) -> None:
+def _tell(loop: AbstractEventLoop, writes: Sequence[_Write]) -> None:
     with suppress(RuntimeError):  # the loop has ended, and with it whoever waited
-        loop.call_soon_threadsafe(news)
+        loop.call_soon_threadsafe(_settle, writes)
+
+
+def _nothing() -> None:
+    """Nobody waits."""
 
 
 def _close(database: Database) -> None:

@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+Job = Callable[[], Callable[[], None]]
+"""What to do, and gives what to do when it counts as done: telling who waits, who may then find the worker idle."""
+
 _LINGER: Final = 1.0  # seconds that an idle thread stays
 _TICK: Final = 0.05
 
@@ -19,7 +22,7 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._jobs: deque[Callable[[], None]] = deque()
+        self._jobs: deque[Job] = deque()
         self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
         self._open = 0
@@ -29,7 +32,7 @@ class Worker:
         """Whether every job handed in has been done."""
         return self._open == 0
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Job) -> None:
         """Do `job` after all others; it must not raise."""
         with self._changed:
             self._open += 1
@@ -54,8 +57,9 @@ class Worker:
                 job = self._jobs.popleft()
             waited = 0.0
             try:
-                job()
+                tell = job()
             finally:
-                del job  # an idle thread must not keep a batch, and with it a loop, alive
                 with self._changed:
                     self._open -= 1
+            tell()
+            del job, tell  # an idle thread must not keep a batch, and with it a loop, alive

@@ -94,7 +94,7 @@ class MockStore(MemStore):
         self.appends = 0
         self.appended: builtins.list[Appended] = []
         self._reads = 0
-        self._crash: Crash | None = None
+        self._dead = False
         self._faults: builtins.list[_Fault] = []
         self._read_faults: builtins.list[_Fault] = []
 
@@ -103,7 +103,7 @@ class MockStore(MemStore):
     @property
     def crashed(self) -> bool:
         """Whether a crash has struck since the store was made or revived."""
-        return self._crash is not None
+        return self._dead
 
     def fail_append(self, at: At, error: BaseException | None = None, *, after: bool = False, times: int = 1) -> None:
         """Let so many appends fail with `error` (a `StoreError`); `after`: they are carried out, only the reply is lost."""
@@ -129,14 +129,14 @@ class MockStore(MemStore):
 
     def crash(self) -> None:
         """Let the process die now."""
-        self._crash = Crash("the process died, as scripted")
+        self._dead = True
 
     def revive(self) -> None:
         """Be the store that the next process finds: what was written is there, the dead process's leases are free.
 
         Faults that have not struck stay in the script, and appends are counted on; `clear` forgets both.
         """
-        self._crash = None
+        self._dead = False
         with self._locked():
             self._leases.clear()
 
@@ -166,20 +166,20 @@ class MockStore(MemStore):
             return False
 
         def reply() -> None:
-            error = self._crash if self._crash is not None else outcome[0].exception()
+            error = _died() if self._dead else outcome[0].exception()
             if error is None:
                 _give(future, outcome[0].result())
             else:
                 _fail(future, error)
 
         def go_on() -> None:
-            if self._crash is None and not outcome:
+            if not self._dead and not outcome:
                 carry_out()
             reply()
 
         outcome: list[Future[int]] = []
         fault = None
-        if self._crash is None:
+        if not self._dead:
             fault = next((fault for fault in self._faults if fault.strikes(number, stream, records)), None)
         if fault is None:
             go_on()
@@ -225,16 +225,20 @@ class MockStore(MemStore):
         await super().release(lease)
 
     def _alive(self) -> None:
-        if self._crash is not None:
-            raise Crash(*self._crash.args)
+        if self._dead:
+            raise _died()
 
     def _die(self, future: Future[int]) -> None:
         self.crash()
-        _fail(future, Crash("the process died, as scripted"))
+        _fail(future, _died())
 
 
 def _scripted() -> StoreError:
     return StoreError("the store failed, as scripted", remedy="this is a test")
+
+
+def _died() -> Crash:
+    return Crash("the process died, as scripted")
 
 
 def _give(future: Future[int], value: int) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bb.codec import Codec, Types, canonical, dumps, loads
-from bb.errors import BBError, CorruptRecord
+from bb.errors import CorruptRecord
 
 
 @attrs.frozen
@@ -48,7 +48,7 @@ FLAT = st.one_of(
     st.dates(),
     st.times(),
     st.timedeltas(),
-    st.decimals(),
+    st.decimals().filter(lambda number: not number.is_snan()),  # has no hash, so it is no key
     st.uuids(),
     TEXT.filter(lambda text: "\x00" not in text).map(PurePosixPath),
 )
@@ -166,9 +166,10 @@ def test_data_of_the_users_is_never_taken_for_a_tag(plain: Any) -> None:
 @settings(deadline=None)
 def test_reading_anything_gives_a_value_or_a_corrupt_record(plain: Any) -> None:
     try:
-        CODEC.load(plain)
-    except CorruptRecord as error:
-        assert isinstance(error, BBError)
+        value = CODEC.load(plain)
+    except CorruptRecord:
+        return
+    assert form(CODEC.decode(CODEC.encode(value))) == form(value)
 
 
 @given(st.binary(max_size=40))

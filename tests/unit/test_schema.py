@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NewType, Optional
 
 import attrs
 import pytest
+from typing_extensions import TypeAliasType
 
 from bb.errors import SchemaMismatch, WiringError
 from bb.schema import Doc, Schema, same_shape, structure
@@ -217,6 +218,7 @@ def test_a_whole_number_fits_a_float_field_as_a_float() -> None:
         (bool, {"type": "boolean"}, True, True, 1),
         (type(None), {"type": "null"}, None, None, 0),
         (Name, {"type": "string"}, "a", "a", 1),
+        (TypeAliasType("Names", list[str]), {"type": "array", "items": {"type": "string"}}, ["a"], ["a"], ["a", 1]),
         (list[int], {"type": "array", "items": {"type": "integer"}}, [1], [1], [True]),
         (Sequence[int], {"type": "array", "items": {"type": "integer"}}, [1], (1,), "12"),
         (list, {"type": "array", "items": {}}, [1, "a"], [1, "a"], {}),
@@ -241,9 +243,7 @@ def test_a_whole_number_fits_a_float_field_as_a_float() -> None:
         (Literal[Tone.WARM], {"type": "string", "enum": ["warm"]}, "warm", Tone.WARM, "cold"),
         (
             Optional[int],
-            {
-                "anyOf": [{"type": "integer"}, {"type": "null"}]
-            },
+            {"anyOf": [{"type": "integer"}, {"type": "null"}]},
             None,
             None,
             "1",

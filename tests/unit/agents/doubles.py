@@ -91,7 +91,7 @@ class Table:
 def turn(*messages: Message | str, **options: Any) -> Turn:
     """A turn over these messages."""
     chat = [Message(one) if isinstance(one, str) else one for one in messages]
-    given = {"ledger": Memory(), "floor": Live(grants=False), "gates": Doors()}
+    given: dict[str, Any] = {"ledger": Memory(), "floor": Live(grants=False), "gates": Doors()}
     return Turn(messages=chat, **(given | options))
 
 

@@ -67,6 +67,9 @@ def answering(seen: list[Args]) -> Tool:
     return SEARCH.on_call(search)
 
 
+print_: Any = type("NoSignature", (), {"__call__": print, "__signature__": "none"})()
+
+
 def mismatched(args: Other) -> str:
     return args.z
 
@@ -465,6 +468,19 @@ async def test_case_104_handlers_that_cannot_be_bound() -> None:
     async def imaginary(args: complex) -> str:
         return str(args)
 
+    async def mapping(args: dict[str, object]) -> object:
+        return args["q"]
+
+    @attrs.frozen
+    class Here:
+        q: str
+
+    async def local(args: Here) -> str:
+        return args.q
+
+    assert await SEARCH.on_call(mapping).run(CALL) == "x"
+    assert await Tool("search", "Search", Here).on_call(local).run(CALL) == "x"
+    assert "has no signature" in SEARCH.on_call(print_).error
     assert "takes no argument" in SEARCH.on_call(nothing).error  # type: ignore[arg-type]
     assert "does not resolve" in SEARCH.on_call(unknown).error
     assert "no JSON schema" in SEARCH.on_call(imaginary).error

@@ -87,7 +87,9 @@ async def test_replies_are_the_assistants_in_order_and_the_last_is_the_value() -
     now.reply(await chat(ScriptedModel('{"item": "tea"}'), Agent(name="a").with_schema(Order)).ask())
     assert now.value == Order("tea")
     now.reply("three", value=3)
-    assert (now.replies[-1], now.value) == (assistant("three"), 3)
+    assert now.replies[-1] == assistant("three")
+    value: object = now.value
+    assert value == 3
 
 
 async def test_a_model_reply_is_said_with_its_calls_which_are_not_made_twice() -> None:
@@ -332,11 +334,54 @@ async def test_the_default_agent_with_a_schema_says_a_value() -> None:
     assert now.value == Order("tea")
 
 
+async def test_the_default_agent_says_even_nothing() -> None:
+    for live in (False, True):
+        now = turn("hi", floor=Live(grants=live))
+        await handle(Agent(), now, chat(ScriptedModel("", CALL), live=live))
+        assert (now.replies, now.value) == ([assistant("")], "")
+
+
+async def test_outside_a_granted_stream_answers_are_whole_whoever_watches() -> None:
+    ended = []
+
+    async def speak(now: Any, talk: Any) -> None:
+        ended.append((await talk.ask()).text)
+        async with now.stream() as out:
+            reply = await talk.ask()
+            ended.append(reply.ended)
+            async for piece in reply.stream():
+                await out.write(piece)
+        ended.append((await talk.ask()).text)
+
+    for live in (True, False):
+        now = turn("hi", floor=Live(grants=live))
+        talk = chat(ScriptedModel("one", ["t", "wo"], "three"), live=True)
+        await handle(Agent().on_message(speak), now, talk)
+        assert now.replies == [assistant("two")]
+    assert ended == ["one", False, "three", "one", True, "three"]
+
+
 async def test_a_handler_may_leave_its_reply_arriving() -> None:
     async def relay(now: Any, talk: Any) -> None:
-        now.reply(await talk.add(*now.messages).ask())
+        async with now.stream():
+            reply = await talk.add(*now.messages).ask()
+        assert not reply.ended
+        now.reply(reply)
 
-    now, talk = turn("hi"), chat(ScriptedModel(["a", "b"]), live=True)
+    now, talk = turn("hi", floor=Live()), chat(ScriptedModel(["a", "b"]), live=True)
     await handle(Agent().on_message(relay), now, talk)
     await talk.aclose()
     assert now.replies == [assistant("ab")]
+
+
+async def test_the_repr_of_a_reply_shows_its_text() -> None:
+    hold = asyncio.Event()
+
+    async def held(_request: ModelRequest) -> str:
+        await hold.wait()
+        return "x"
+
+    talk = chat(ScriptedModel("hello", held), live=True)
+    assert repr(await (await talk.ask()).done()) == "ModelReply('hello')"
+    assert repr(await talk.ask()) == "ModelReply(ended=False)"
+    await talk.aclose()

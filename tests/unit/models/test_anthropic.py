@@ -242,3 +242,17 @@ async def test_no_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(__import__("sys").modules, "anthropic", None)
     with pytest.raises(WiringError, match=r"bb-flow\[anthropic\]"):
         await anext(aiter(AnthropicModel("claude-test", api_key=KEY).stream(ModelRequest([Message("hi")]))))
+
+
+async def test_a_tool_named_like_the_answer_does_not_clash_with_it() -> None:
+    mine = attrs.evolve(LOOKUP, name="answer")
+    events = anthropic({"tool": "answer", "id": "c1", "json": []}, {"tool": "answer_", "id": "c2", "json": ["{}"]})
+    async with serving(Answer(events)) as wire:
+        assert said(await ask(wire, attrs.evolve(SHAPED, tools=[mine]))) == ["{}", ToolCall("c1", "answer")]
+
+
+async def test_a_call_whose_input_is_no_json_is_sent_as_text() -> None:
+    chat = [Message("hi"), assistant("").with_calls(ToolCall("c1", "lookup", "{half"))]
+    async with serving(Answer(anthropic({"text": ["a"]}))) as wire:
+        await ask(wire, ModelRequest(chat))
+    assert wire.requests[0].body["messages"][1]["content"][0]["input"] == {"input": "{half"}

@@ -288,3 +288,13 @@ async def test_no_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(__import__("sys").modules, "openai", None)
     with pytest.raises(WiringError, match=r"bb-flow\[openai\]"):
         await anext(aiter(OpenAIModel("gpt-test", api_key=KEY).stream(ModelRequest([Message("hi")]))))
+
+
+async def test_calls_without_an_index_begin_with_their_id() -> None:
+    deltas: list[dict[str, Any]] = [
+        {"tool_calls": [{"index": None, "id": "c1", "function": {"name": "lookup", "arguments": '{"q"'}}]},
+        {"tool_calls": [{"index": None, "function": {"arguments": ": 1}"}}]},
+        {"tool_calls": [{"index": None, "id": "c2", "function": {"name": "lookup", "arguments": "{}"}}]},
+    ]
+    async with serving(Answer(openai(*deltas, finish="tool_calls"))) as wire:
+        assert await ask(wire) == [ToolCall("c1", "lookup", '{"q": 1}'), ToolCall("c2", "lookup", "{}")]

@@ -1,0 +1,59 @@
+"""Programs in processes of their own, and what they left."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+PRELUDE = """
+import asyncio, os, sqlite3, sys, threading, time
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from bb.errors import Conflict, CorruptRecord, StoreError, StoreFull
+from bb.stores.file import FileStore
+directory = {directory!r}
+store = FileStore(directory)
+"""
+
+
+def start(directory: Path, code: str) -> subprocess.Popen[str]:
+    """Run `code` in another process, with `store` over `directory`."""
+    source = PRELUDE.format(root=str(ROOT), directory=str(directory)) + textwrap.dedent(code)
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", source],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(directory: Path, code: str) -> str:
+    """Run `code` to its end; it must succeed, and say nothing on stderr. Gives what it printed."""
+    process = start(directory, code)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    return out.strip()
+
+
+class Locked:
+    """Another process that holds the lock of the database for some seconds."""
+
+    def __init__(self, directory: Path, seconds: float) -> None:
+        self._process = start(
+            directory,
+            f"""
+            link = sqlite3.connect(directory + "/cache.db", isolation_level=None)
+            link.execute("BEGIN IMMEDIATE")
+            print("locked", flush=True)
+            time.sleep({seconds})
+            """,
+        )
+
+    def __enter__(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "locked\n"
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate(timeout=60)

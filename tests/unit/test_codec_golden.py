@@ -1,0 +1,27 @@
+"""Records of every released format are read as they were written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bb.codec import Codec, dumps
+from tests.unit.codec_values import VALUES, registry, same
+
+RECORDS = json.loads((Path(__file__).parent.parent / "golden" / "codec_v1.json").read_text(encoding="ascii"))
+PORTABLE = [value for value in VALUES if not isinstance(value, Path)]
+
+
+def test_the_file_has_a_record_for_each_value() -> None:
+    assert len(RECORDS) == len(PORTABLE)
+
+
+@pytest.mark.parametrize(
+    ("record", "value"), list(zip(RECORDS, PORTABLE, strict=False)), ids=lambda part: type(part).__name__
+)
+def test_the_first_format(record: object, value: object) -> None:
+    codec = Codec(registry())
+    assert same(codec.load(record), value)
+    assert dumps(codec.dump(value)) == dumps(record)
