@@ -103,6 +103,7 @@ class App:
         clock: Clock | None = None,
         value_limit: int = 16 * 2**20,
         workers: int = 16,
+        lease: timedelta = timedelta(seconds=30),
     ) -> None:
         """Args:
             store: where durable flows are kept; memory by default, so nothing survives the process.
@@ -112,12 +113,16 @@ class App:
             clock: time, sleep and randomness; the machine's by default.
             value_limit: the most bytes one record may have.
             workers: how many jobs run at once.
+            lease: how long a run stays with a process of which nothing is heard; at least a second. A process that died
+                on this machine loses its runs at once, and one that works keeps them, however long a step takes.
 
         Raises:
             WiringError: an argument is out of range.
         """
         if retention < timedelta(0) or value_limit < 1 or workers < 1:
             raise WiringError("retention must not be negative, value_limit and workers must be at least 1")
+        if lease < timedelta(seconds=1):
+            raise WiringError(f"lease is {lease}", remedy="give a second or more: it is renewed in the background")
         self.types: Types = Types()
         self.types.register(Answer, Outcome)
         """Classes that savepoints may hold; those of agents' schemas are known already."""
@@ -133,6 +138,7 @@ class App:
             tracer=trace,
             model=model,
             owner_nonce=fresh_id(),
+            lease_seconds=lease.total_seconds(),
         )
         self._archive = Archive(self._runner, self._plans, retention)
         self._jobs = Jobs(self._runner, self._archive, self._plans, workers)

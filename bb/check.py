@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, assert_never
 
 from attrs import frozen
 
@@ -23,6 +23,7 @@ from bb.flows.tree import (
     body_of,
     children,
     flow_id,
+    picks_of,
     segment,
 )
 from bb.models.base import Model
@@ -46,7 +47,10 @@ def check(flow: AnyFlow, *, model: Model | None = None, beside: Iterable[AnyFlow
 
     `model` is the one that agents without any fall back on; `beside` are flows registered with the same app.
     """
-    found = [*_walk(flow, segment("flow", 0, flow), model, durable=False, aside=False), *_agent_names(flow, beside)]
+    found = [
+        *_walk(flow, segment("flow", 0, flow), model, None, durable=False, aside=False),
+        *_agent_names(flow, beside),
+    ]
     return tuple(sorted(found, key=lambda problem: problem.warning))
 
 
@@ -61,7 +65,10 @@ def refuse(flow: AnyFlow, problems: tuple[Problem, ...]) -> None:
         raise WiringError("; ".join(errors), flow=flow_id(flow), remedy="mend the flow: nothing has run")
 
 
-def _walk(flow: AnyFlow, path: str, model: Model | None, *, durable: bool, aside: bool) -> Iterator[Problem]:
+def _walk(
+    flow: AnyFlow, path: str, model: Model | None, picks: frozenset[str] | None, *, durable: bool, aside: bool
+) -> Iterator[Problem]:
+    """`picks` is what the `Select` offers that a selection made at the end of the flow will meet."""
     if isinstance(flow, DurableFlow):
         if durable and (flow.options.ttl is not None or flow.options.resume_on_reregister):
             yield Problem(
@@ -83,6 +90,13 @@ def _walk(flow: AnyFlow, path: str, model: Model | None, *, durable: bool, aside
                         "or with_model(...), or name a model on a flow around it or on the App",
                         path,
                     )
+                if picks is not None and (strays := [exit for exit in agent.exits if exit not in picks]):
+                    yield Problem(
+                        "unknown-exit",
+                        f"{', '.join(map(repr, strays))} is no member of the Select that follows; "
+                        f"it has {', '.join(sorted(picks)) or 'none'}",
+                        path,
+                    )
         case Respond() if aside:
             yield Problem(
                 "respond-aside",
@@ -90,32 +104,15 @@ def _walk(flow: AnyFlow, path: str, model: Model | None, *, durable: bool, aside
                 path,
                 warning=True,
             )
-        case Chain(steps=steps):
-            yield from _exits(steps, path)
         case All() | One() | Group():
             aside = True
-        case Respond() | Notify() | Select():
+        case Chain() | Respond() | Notify() | Select():
             pass
-    for name, child in children(flow):
-        yield from _walk(child, f"{path}/{name}", near, durable=durable, aside=aside)
-
-
-def _exits(steps: tuple[AnyFlow, ...], path: str) -> Iterator[Problem]:
-    """An agent's declared exits must be members of the `Select` that follows its flow."""
-    for index, step in enumerate(steps):
-        target = next((b for b in map(body_of, steps[index + 1 :]) if not isinstance(b, Respond | Notify)), None)
-        source = body_of(step)
-        if not isinstance(source, Flow) or not isinstance(target, Select):
-            continue
-        offered = {flow_id(member) for member in target.members}
-        for agent in source.agents:
-            for exit in agent.exits:
-                if exit not in offered:
-                    yield Problem(
-                        "unknown-exit",
-                        f"exit {exit!r} is no member of the Select that follows; it has {', '.join(sorted(offered)) or 'none'}",
-                        f"{path}/{segment('body', index, step)}",
-                    )
+        case unreachable:
+            assert_never(unreachable)
+    for index, (name, child) in enumerate(children(flow)):
+        after = picks_of(body.steps[index + 1 :], picks) if isinstance(body, Chain) else picks
+        yield from _walk(child, f"{path}/{name}", near, after, durable=durable, aside=aside)
 
 
 def _agent_names(flow: AnyFlow, beside: Iterable[AnyFlow]) -> Iterator[Problem]:

@@ -159,7 +159,7 @@ def diff(old: Tree, new: Tree) -> tuple[str, ...]:
             before, after = _describe(form), _describe(news[path])
             if before != after:
                 said.append(f"replaced {path}: {before} became {after}")
-            elif _order(form, news) != _order(news[path], olds):
+            elif _order(form, news[path]) != _order(news[path], form):
                 said.append(f"reordered the parts of {path}")
     leaves = {path for path, form in olds.items() if not _parts(form)}
     match = match_paths(old, new, leaves)
@@ -168,9 +168,10 @@ def diff(old: Tree, new: Tree) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _order(form: Tree, other: Mapping[str, Tree]) -> list[object]:
-    known = {part["at"] for outer in other.values() for part in _parts(outer)}
-    return [part["at"] for part in _parts(form) if part["at"] in known]
+def _order(form: Tree, other: Tree) -> list[object]:
+    """The segments of the parts that both have, in this one's order."""
+    shared = {part["at"] for part in _parts(other)}
+    return [part["at"] for part in _parts(form) if part["at"] in shared]
 
 
 def _describe(form: Tree) -> str:

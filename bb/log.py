@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from attrs import Factory, define, field, frozen
@@ -88,6 +89,7 @@ class Decided:
 
     scope: int
     path: str
+    at: int
     choice: str
 
 
@@ -97,6 +99,7 @@ class Entry:
 
     scope: int
     path: str
+    at: int
     key: str
     value: object
 
@@ -145,15 +148,15 @@ _TAGS: Final[Mapping[str, type[Any]]] = {
     "end": Ended,
 }
 _TAG_OF: Final[Mapping[type[Any], str]] = {cls: tag for tag, cls in _TAGS.items()}
-_FIELDS: Final[Mapping[type[Any], tuple[str, ...]]] = {
-    cls: tuple(a.name for a in cls.__attrs_attrs__) for cls in _TAGS.values()
+_FIELDS: Final[Mapping[type[Any], Callable[[Any], tuple[object, ...]]]] = {
+    cls: attrgetter(*(a.name for a in cls.__attrs_attrs__)) for cls in _TAGS.values()
 }
 
 
 def encode(fact: Fact, fence: int) -> bytes:
     """A fact as a record. The fence makes it differ from what a rival would write at the same position."""
     cls = type(fact)
-    return dumps([VERSION, fence, _TAG_OF[cls], *[getattr(fact, name) for name in _FIELDS[cls]]])
+    return dumps([VERSION, fence, _TAG_OF[cls], *_FIELDS[cls](fact)])
 
 
 def decode(record: bytes, where: str) -> Fact:
@@ -164,15 +167,16 @@ def decode(record: bytes, where: str) -> Fact:
     """
     try:
         version, _, tag, *values = cast("list[Any]", loads(record))
-        if version != VERSION:
-            raise CorruptRecord(f"{where} has format version {version}, known is {VERSION}", remedy="upgrade bb")
+    except Exception as error:
+        raise CorruptRecord(f"{where} cannot be read: {error}", remedy="restore the store from a copy") from error
+    if version != VERSION:
+        raise CorruptRecord(f"{where} has format version {version}, known is {VERSION}", remedy="upgrade bb")
+    try:
         cls = _TAGS[tag]
         if cls is Entered:
             number, path, signature, adopted = values
             return Entered(number, path, signature, tuple((s, old, new) for s, old, new in adopted))
         return cast(Fact, cls(*values))
-    except CorruptRecord:
-        raise
     except Exception as error:
         raise CorruptRecord(f"{where} is no fact of a run: {error}", remedy="restore the store from a copy") from error
 
@@ -224,7 +228,9 @@ def load_delta(plain: object, codec: Codec) -> Delta:
 
 
 def _dump_message(message: Message) -> list[object]:
-    clean: Callable[[str], str] = redacted if has_secrets() else str
+    if not (message.calls or message.results or has_secrets()):
+        return [message.role, message.content]
+    clean: Callable[[str], str] = redacted
     out: list[object] = [clean(message.role), clean(message.content)]
     if message.calls or message.results:
         out.append([[call.id, call.name, clean(call.input)] for call in message.calls])
@@ -252,6 +258,8 @@ class Scope:
     saved: dict[str, object] = Factory(dict)
     decided: dict[str, str] = Factory(dict)
     entries: dict[str, dict[str, object]] = Factory(dict)
+    entered: Entered | None = None
+    """The fact that opened it, until that goes out with the first fact inside."""
 
     def remembered(self) -> set[str]:
         """The paths at which anything is remembered."""
@@ -302,14 +310,24 @@ class History:
         """The durable flow at this path, under the signature it had last."""
         return self._current.get(path)
 
-    def read(self, records: Iterable[bytes]) -> None:
-        """Fold in stored records.
+    def read(self, records: Iterable[bytes]) -> list[Fact]:
+        """Fold in stored records, and give the facts they are.
 
         Raises:
-            CorruptRecord: one of them is no fact.
+            CorruptRecord: one of them is no fact, or does not fit those before it.
         """
+        facts: list[Fact] = []
         for record in records:
-            self.add(decode(record, f"record {self.length} of run {self.run_id}"))
+            where = f"record {self.length} of run {self.run_id}"
+            fact = decode(record, where)
+            try:
+                self.add(fact)
+            except Exception as error:
+                raise CorruptRecord(
+                    f"{where} does not fit those before it: {error!r}", remedy="restore the store from a copy"
+                ) from error
+            facts.append(fact)
+        return facts
 
     def add(self, fact: Fact) -> None:
         """Fold in one fact."""
@@ -318,12 +336,12 @@ class History:
             case Saved(scope=number, path=path, delta=delta, at=at):
                 self.scopes[number].saved[path] = delta
                 self._progress(at)
-            case Entry(scope=number, path=path, key=key, value=value):
+            case Entry(scope=number, path=path, at=at, key=key, value=value):
                 self.scopes[number].entries.setdefault(path, {})[key] = value
-                self._progress(self.progress)
-            case Decided(scope=number, path=path, choice=choice):
+                self._progress(at)
+            case Decided(scope=number, path=path, at=at, choice=choice):
                 self.scopes[number].decided[path] = choice
-                self._progress(self.progress)
+                self._progress(at)
             case Started(at=at, origin=origin):
                 self.started = fact
                 self.progress = at

@@ -49,7 +49,14 @@ class Place:
     spent: Callable[[], Usage] = Usage
 
 
-here: ContextVar[Place] = ContextVar("bb_place")
+here: ContextVar[Callable[[], Place]] = ContextVar("bb_place")
+"""Tells the place; most handlers never ask, so it is made when they do."""
+
+
+def current_place() -> Place | None:
+    """Where the running handler, tool, step, sender or op is at work; None outside one."""
+    tell = here.get(None)
+    return tell() if tell is not None else None
 
 
 def idempotency_key(label: str = "") -> str:
@@ -59,16 +66,16 @@ def idempotency_key(label: str = "") -> str:
     `label` tells several effects of one handler apart. 32 hex digits.
 
     Raises:
-        WiringError: called outside a handler, tool, step or op.
+        WiringError: called outside a handler, tool, step, sender of a `Notify` or op.
     """
-    place = here.get(None)
+    place = current_place()
     if place is None:
-        raise WiringError("idempotency_key() has no place", remedy="call it inside a handler, tool, step or op")
+        raise WiringError("idempotency_key() has no place", remedy="call it inside a handler, tool, step, sender or op")
     text = "\x00".join((place.run_id, place.path, str(place.agent), place.entry, label))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def spent() -> Usage:
     """The tokens billed so far in the run around this handler; nothing outside one."""
-    place = here.get(None)
+    place = current_place()
     return place.spent() if place is not None else Usage()

@@ -94,7 +94,7 @@ class JSONLines:
     def event(self, event: Event, /) -> None:
         line = json.dumps(fields(event), ensure_ascii=False)
         with self._lock:
-            self._out.write(redacted(line) + "\n")
+            self._out.write(line + "\n")
             self._out.flush()
 
 
@@ -129,7 +129,7 @@ class Tee:
 
 
 def fields(event: Event) -> dict[str, object]:
-    """The event as plain values, empty ones left out, times in ISO 8601."""
+    """The event as plain values, empty ones and secrets left out, times in ISO 8601."""
     out: dict[str, object] = {
         "kind": event.kind,
         "run_id": event.run_id,
@@ -151,4 +151,5 @@ def fields(event: Event) -> dict[str, object]:
             "reasoning": event.usage.reasoning,
         }
     out["attempt"] = event.attempt
-    return out
+    # before any encoding: in JSON a secret with a quote or a line break would no longer be found
+    return {name: redacted(value) if isinstance(value, str) else value for name, value in out.items()}

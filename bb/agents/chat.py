@@ -132,8 +132,8 @@ class ModelChat(Generic[T]):
     async def ask(self) -> ModelReply[T]:
         """The model's answer. Tool calls are in the reply and nothing runs them.
 
-        Inside a granted `turn.stream()` an answer without schema is handed back while it still arrives (see `ModelReply`);
-        what goes wrong then is raised by the reply's readers.
+        Inside a granted `turn.stream()` an answer without schema is handed back while it still arrives (see
+        `ModelReply`); what goes wrong then is raised by the reply's readers.
 
         Raises:
             NoModel: there is no model to ask.
@@ -194,9 +194,14 @@ class ModelChat(Generic[T]):
         """
         self._streaming = streaming
 
-    async def aclose(self) -> None:
-        """The handler has returned: answers still arriving are cancelled, and every method raises `Closed`."""
+    def close(self) -> bool:
+        """The handler has returned: every method raises `Closed`. Whether answers are still arriving, for `aclose`."""
         self._closed = True
+        return bool(self._arriving)
+
+    async def aclose(self) -> None:
+        """`close`, and cancel the answers that are still arriving."""
+        self.close()
         arriving = dict(self._arriving)
         for task in arriving:
             task.cancel()

@@ -96,9 +96,9 @@ class Feed:
 class ModelReply(Generic[T]):
     """What a model answered; `T` is the type of `value`.
 
-    Inside a granted `turn.stream()`, `chat.ask()` hands back an answer that is still arriving. `stream()`, `read_all()` and
-    `done()` serve that too; the properties are for a reply that has ended, as every other has: `await reply.done()` first.
-    Readers do not disturb each other.
+    Inside a granted `turn.stream()`, `chat.ask()` hands back an answer that is still arriving. `stream()`, `read_all()`
+    and `done()` serve that too; the properties are for a reply that has ended, as every other has: `await reply.done()`
+    first. Readers do not disturb each other.
 
     Everything but `usage` raises the error of an answer that broke off (`UpstreamError`): cut-off text never looks
     whole.

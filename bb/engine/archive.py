@@ -11,7 +11,7 @@ from typing import Final
 from bb.engine.outcome import RunInfo
 from bb.engine.plan import Plan
 from bb.engine.runner import Runner
-from bb.errors import BBError, CorruptRecord, RunBusy, UnknownRun
+from bb.errors import BBError, Conflict, CorruptRecord, RunBusy, UnknownRun
 from bb.log import (
     RUNS,
     Attempted,
@@ -101,9 +101,8 @@ class Archive:
         records = await self._store.read(run_stream(run_id))
         if not records:
             raise UnknownRun(f"no run {run_id} is kept", remedy="App.runs() lists those that are")
-        for position, record in enumerate(records):
-            fact = decode(record, f"record {position} of run {run_id}")
-            history.add(fact)
+        for record in records:
+            (fact,) = history.read([record])
             event = self._event(history, fact)
             if event is not None:
                 out.append(event)
@@ -133,14 +132,14 @@ class Archive:
         live = self._runner.live.get(run_id)
         if live is not None and not live.ended:
             live.ask_cancel()
-            await live.wait_done(5.0)
-            return
+            await live.wait_done(5.0)  # and then look: it may only have been waiting for a holder elsewhere
         history = await self.history(run_id)
         if history.ended is not None:
             return
         lease = await self._runner.try_lease(run_id)
         if lease is None:
-            await self._store.append(control_stream(run_id), 0, [_CANCEL])
+            with contextlib.suppress(Conflict):  # somebody has asked already
+                await self._store.append(control_stream(run_id), 0, [_CANCEL])
             return
         async with self._released(lease):
             history.read(await self._store.read(run_stream(run_id), history.length))
@@ -170,8 +169,8 @@ class Archive:
             run_id = info.name.removeprefix(RUNS)
             try:
                 gone += await self._prune(run_id, info)
-            except UnknownRun:
-                pass  # dropped since the list was made
+            except (UnknownRun, RunBusy):
+                pass  # dropped since the list was made, or in use
             except BBError as problem:
                 warning("a run could not be pruned", run_id=run_id, error=str(problem))
         return gone
@@ -186,7 +185,8 @@ class Archive:
         history = await self.history(run_id)
         plan = self._plans.get(history.started.flow) if history.started is not None else None
         outlived = plan is not None and self._runner.outlived(plan, history)
-        abandoned = now - moment(history.progress) > self._retention
+        # a ttl says how long it is kept; nothing does for a flow that nobody registered
+        abandoned = (plan is None or plan.ttl is None) and now - moment(history.progress) > self._retention
         if outlived:
             async with self._leased(run_id) as lease:
                 if (await self.history(run_id)).length == history.length:

@@ -115,11 +115,16 @@ class Delivery:
 
     async def room(self) -> None:
         """Return when the slowest listener is not too far behind."""
-        while not self._closed and any(self._size - one.taken > _AHEAD for one in self._listeners):
+        while self._crowded():
             event = asyncio.Event()
             with self._lock:
                 self._room.append(_setter(event))
-            await event.wait()
+            if self._crowded():  # else the last reader, in a thread of its own, read on just before it could wake us
+                await event.wait()
+
+    def _crowded(self) -> bool:
+        # one who only waits for the outcome holds nobody back
+        return not self._closed and any(one.reading and self._size - one.taken > _AHEAD for one in self._listeners)
 
     # for listeners
 
@@ -166,6 +171,11 @@ class Listener:
         self.taken = 0
         self.broken = False
         self._wake: Callable[[], None] | None = None
+
+    @property
+    def reading(self) -> bool:
+        """Whether somebody iterates it."""
+        return self._wake is not None
 
     def wake(self) -> None:
         """There is something new to look at; may be called from any thread."""

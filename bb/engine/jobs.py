@@ -11,6 +11,7 @@ from typing import Any, Final
 from attrs import evolve
 
 from bb.engine.archive import Archive
+from bb.engine.live import Live
 from bb.engine.plan import Plan
 from bb.engine.runner import Ask, Runner
 from bb.errors import BBError, Interruption, RunBusy, WiringError
@@ -34,6 +35,7 @@ class Jobs:
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: set[str] = set()
         self._parked: set[str] = set()
+        self._stopping = False
         self._pruned = time.monotonic()
 
     @property
@@ -52,16 +54,19 @@ class Jobs:
         if self.started:
             return
         self._loop = asyncio.get_running_loop()
+        self._stopping = False
         self._slots = asyncio.Semaphore(self._workers)
         self._tasks, self._busy = set(), set()
         await self._sweep(None)
         self._spawn(self._keep_sweeping())
 
     async def stop(self, grace: timedelta) -> None:
-        """Let runs end for a while, then interrupt them."""
-        live = [run for run in list(self._runner.live.values()) if not run.ended]
+        """Take no more jobs, let runs end for a while, then interrupt them."""
+        self._stopping = True
+        live = self._live()
         if live and grace > timedelta(0):
             await asyncio.wait([run.wait_done(grace.total_seconds()) for run in live])
+        live = self._live()
         for run in live:
             run.stopping = True
             run.interrupt()
@@ -72,6 +77,9 @@ class Jobs:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1)
+
+    def _live(self) -> list[Live]:
+        return [run for run in list(self._runner.live.values()) if not run.ended]
 
     def registered(self, flow: str) -> None:
         """A flow was registered; if the app is started, its waiting runs resume."""
@@ -147,7 +155,8 @@ class Jobs:
     async def _run(self, ask: Ask) -> None:
         try:
             async with self._slots:
-                await self._runner.outcome(ask)
+                if not self._stopping:
+                    await self._runner.outcome(ask)
         except (RunBusy, Interruption):
             pass  # somebody else has it, or a later look finds it
         except BBError as problem:

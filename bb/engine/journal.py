@@ -79,7 +79,7 @@ class LogJournal:
         self._busy = True
         try:
             future = self._store.append(self._stream, self._length, records, self.lease)
-            cancelled = await outlasted(future)
+            cancelled = None if future.done() else await outlasted(future)
             try:
                 future.result()
             except StoreError as error:
@@ -104,8 +104,17 @@ class LogJournal:
 
     async def keep_tree(self, stream: str, form: Tree) -> None:
         """Keep the canonical form behind a signature, once for all runs."""
-        with contextlib.suppress(Conflict):  # some run has kept it before
-            await self._store.append(stream, 0, [dumps(form)])
+        record = dumps(form)
+        with contextlib.suppress(Conflict):  # some run has kept it before, or an earlier try had landed
+            for pause in _PAUSES:  # effects may be under way beside this: a store that fails for a moment stops none
+                try:
+                    await self._store.append(stream, 0, [record])
+                    return
+                except (Conflict, StoreFull):
+                    raise
+                except StoreError:
+                    await self._clock.sleep(pause)
+            await self._store.append(stream, 0, [record])
 
     async def tree(self, signature: str) -> Tree | None:
         """The canonical form behind a signature, if it is kept."""
@@ -234,9 +243,14 @@ class LogJournal:
 async def outlasted(future: asyncio.Future[T]) -> asyncio.CancelledError | None:
     """Wait until the future is done, even if the caller is cancelled meanwhile; that cancellation is given back."""
     cancelled: asyncio.CancelledError | None = None
+    hop = True
     while not future.done():
         try:
-            await asyncio.shield(future)
+            if hop:  # a store that commits at the end of this turn of the loop is done by then, without a wake-up
+                hop = False
+                await asyncio.sleep(0)
+            else:
+                await asyncio.shield(future)
         except asyncio.CancelledError as error:
             if future.cancelled():
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from bb.agents.agent import Agent
 from bb.agents.chat import ModelChat
@@ -41,7 +41,7 @@ async def run_agents(node: Node, flow: Flow, state: State, path: str, ctx: Conte
     if run.tracer is not None:
         run.emit("flow.start", path, node.name)
     began = run.clock.monotonic()
-    floor = LeafFloor(node, state, ctx, len(flow.agents))
+    floor = LeafFloor(node, state, ctx, len(flow.agents)) if run.delivery.has_listeners else NO_FLOOR
     speakers = [Speaker(agent, i, floor, node, state, path, ctx) for i, agent in enumerate(flow.agents)]
     try:
         if len(speakers) == 1:
@@ -84,7 +84,7 @@ def _sum(speakers: Sequence[Speaker], node: Node, path: str) -> Delta:
         turn, ledger = speakers[0].turn, speakers[0].ledger
         if turn.selected is not None:
             check_pick(turn.selected, node.ahead.picks, node.name, path)
-        return Delta(tuple(turn.replies), turn.selected, turn.value, ledger.usage, tuple(speakers[0].gates.opened))
+        return Delta(tuple(turn.replies), turn.selected, turn.value, ledger.usage, speakers[0].opened)
     messages: list[Message] = []
     value: object = None
     usage: Usage = NO_USAGE
@@ -94,7 +94,7 @@ def _sum(speakers: Sequence[Speaker], node: Node, path: str) -> Delta:
             messages += replies
             value = speaker.turn.value
         usage = usage + speaker.ledger.usage
-        gates += speaker.gates.opened
+        gates += speaker.opened
     selected = one_pick([speaker.turn.selected for speaker in speakers], path)
     if selected is not None:
         check_pick(selected, node.ahead.picks, node.name, path)
@@ -119,7 +119,7 @@ class Speaker:
         self,
         agent: Agent[Any],
         index: int,
-        floor: LeafFloor,
+        floor: LeafFloor | NoFloor,
         node: Node,
         state: State,
         path: str,
@@ -128,22 +128,24 @@ class Speaker:
         run = ctx.run
         self.agent = agent
         self.ledger = HandlerLedger(ctx, path, index)
-        self.gates = LeafGates(run)
+        self.opened: tuple[str, ...] = ()
+        """Gates this agent opened: its replay has to open them again."""
         self._index = index
         self._node = node
         self._path = path
         self._ctx = ctx
         self._floor = floor
         shared = ctx.shared
+        payload, metadata, params = run.given()
         self.turn = Turn(
             messages=state.chat if shared is None else shared.view(),
             ledger=self.ledger,
             floor=floor,
-            gates=self.gates,
+            gates=self,
             request=run.input.request,
-            payload=run.input.payload,
-            metadata=run.input.metadata,
-            params=run.params,
+            payload=payload,
+            metadata=metadata,
+            params=params,
             shared=shared,
             run_id=run.run_id,
             path=path,
@@ -166,7 +168,8 @@ class Speaker:
         token = here.set(self.ledger.place)
         try:
             await handle(self.agent, self.turn, chat)
-            await self._floor.flush()
+            if self._floor.streamed:
+                await self._floor.flush()
         except Interruption:
             raise
         except Exception as error:
@@ -182,9 +185,19 @@ class Speaker:
             here.reset(token)
             self.turn.close()
             self.ledger.close()
-            await chat.aclose()
+            if chat.close():
+                await chat.aclose()
         if self._ctx.scope is not None:
             self._ctx.scope.journal.check()  # however much the handler swallowed
+
+    def open(self, name: str) -> None:
+        """Open a gate of the run."""
+        self.opened += (name,)
+        self._ctx.run.gates.open(name)
+
+    async def wait(self, name: str) -> None:
+        """Wait at a gate of the run."""
+        await self._ctx.run.gates.wait(name)
 
     def _model(self) -> Model | None:
         """The nearest model: the agent's, its flow's, that of the flows around it, the app's."""
@@ -194,23 +207,6 @@ class Speaker:
             if model is not None:
                 return model
         return self._ctx.run.model
-
-
-class LeafGates:
-    """The run's gates, remembering what this agent opened: its replay has to open them again."""
-
-    def __init__(self, run: Run) -> None:
-        self.opened: list[str] = []
-        self._gates = run.gates
-
-    def open(self, name: str) -> None:
-        """Open a gate of the run."""
-        self.opened.append(name)
-        self._gates.open(name)
-
-    async def wait(self, name: str) -> None:
-        """Wait at a gate of the run."""
-        await self._gates.wait(name)
 
 
 class LeafFloor:
@@ -240,7 +236,7 @@ class LeafFloor:
     @property
     def streamed(self) -> bool:
         """Whether text went out live."""
-        return self._sink is not None and bool(self._sink.written)
+        return self._sink is not None and self._sink.used
 
     async def claim(self, said: Sequence[Message]) -> LiveSink | None:
         """The live output for the first who asks in this stage."""
@@ -260,7 +256,7 @@ class LeafFloor:
 
     def check(self, said: Sequence[Message]) -> None:
         """Refuse an answer that differs from what was streamed as the answer."""
-        if self._sink is None or not self._final or not self._sink.written:
+        if self._sink is None or not self._final or not self._sink.used:
             return
         # text that was sent cannot be taken back
         if not said or redacted(said[-1].content) != self._sink.written:
@@ -271,6 +267,26 @@ class LeafFloor:
             )
 
 
+class NoFloor:
+    """The floor when nobody streams the run: nothing goes out early."""
+
+    free = False
+    streamed = False
+
+    async def claim(self, said: Sequence[Message]) -> LiveSink | None:
+        """Nothing to claim."""
+        return None
+
+    async def flush(self) -> None:
+        """Nothing is held back."""
+
+    def check(self, said: Sequence[Message]) -> None:
+        """Nothing was streamed that the answer could differ from."""
+
+
+NO_FLOOR: Final = NoFloor()
+
+
 class LiveSink:
     """Live text on its way to the listeners of a run."""
 
@@ -278,11 +294,13 @@ class LiveSink:
         self.written = ""
         self._run = run
         self._before = before
+        self.used = False
         self._held = ""
         self._redact = durable and has_secrets()
 
     async def write(self, text: str) -> None:
         """Send text on; returns when the slowest listener has room."""
+        self.used = self.used or bool(text)
         if self._redact:
             # saved text is redacted as a whole; a secret may come in pieces, so its possible beginning waits
             self._held = redacted(self._held + text)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
-from attrs import evolve
-
 from bb.codec import fingerprint
 from bb.engine.context import Context
 from bb.errors import Closed, NotSavable
@@ -21,19 +19,20 @@ class HandlerLedger:
 
     def __init__(self, ctx: Context, path: str, agent: int) -> None:
         self.usage = NO_USAGE
-        self.place = Place(ctx.run.run_id, path, agent, spent=ctx.run.spent)
         self._ctx = ctx
         self._path = path
         self._agent = agent
         self._seen: dict[str, int] = {}
-        self._last_ask: str | None = None
+        self._last_asks: list[str] = []
+        self._asking = 0
         self._closed = False
 
     async def entry(self, kind: str, name: str, request: object, run: Callable[[], Awaitable[T]]) -> T:
         self._check()
         scope = self._ctx.scope
-        if kind == "ask":
-            self._last_ask = None  # the answer before was good enough to go on from
+        asks = int(kind == "ask")
+        if asks and not self._asking:
+            self._last_asks.clear()  # the answers before were good enough to go on from
         base = f"{self._agent}/{kind}/{name}"
         if scope is not None:
             base += f"/{self._fingerprint(kind, name, request)}"
@@ -43,7 +42,11 @@ class HandlerLedger:
             return await self._run(key, run)
         known, plain = scope.entry(self._path, key)
         if not known:
-            value = await self._run(key, run)
+            self._asking += asks
+            try:
+                value = await self._run(key, run)
+            finally:
+                self._asking -= asks
             self._check()
             try:
                 plain = scope.journal.codec.dump(value, f"{kind} {name!r}")
@@ -51,9 +54,17 @@ class HandlerLedger:
                 error.path, error.flow = self._path, scope.flow
                 raise
             await scope.enter(self._path, key, plain)
-        if kind == "ask":
-            self._last_ask = key
+        if asks:
+            self._last_asks.append(key)
         return cast(T, scope.journal.codec.load(plain))
+
+    def place(self) -> Place:
+        """Where the handler is at work."""
+        return self._place("")
+
+    def _place(self, entry: str) -> Place:
+        run = self._ctx.run
+        return Place(run.run_id, self._path, self._agent, entry, run.spent)
 
     def spend(self, usage: Usage) -> None:
         self.usage = self.usage + usage
@@ -64,12 +75,13 @@ class HandlerLedger:
         self._closed = True
 
     async def forget_last_answer(self) -> None:
-        """The handler raised on the last answer it got: a retry asks anew."""
-        if self._last_ask is not None and self._ctx.scope is not None:
-            await self._ctx.scope.forget(self._path, self._last_ask)
+        """The handler raised on the last answer it got, or on one of several asked for at once: a retry asks anew."""
+        if self._ctx.scope is not None:
+            for key in self._last_asks:
+                await self._ctx.scope.forget(self._path, key)
 
     async def _run(self, key: str, run: Callable[[], Awaitable[T]]) -> T:
-        token = here.set(evolve(self.place, entry=key))
+        token = here.set(lambda: self._place(key))
         try:
             return await run()
         finally:

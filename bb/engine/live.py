@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final
 
+from bb.engine.context import Lane
 from bb.engine.delivery import Delivery
 from bb.engine.outcome import Outcome
 from bb.errors import Fenced, Interrupted
@@ -25,9 +27,11 @@ class Live:
         self.detached = detached
         self.delivery = Delivery(run_id)
         self.cancel_asked = False
+        self.lane = Lane()
         self.stopping = False
         self.on_lost: Callable[[Fenced], None] = lambda _: None
         self._joiners = 0
+        self._left = False
         self._lock = threading.Lock()
         self._done: Future[Outcome] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -39,10 +43,12 @@ class Live:
         self._task = self._loop.create_task(main, name=f"bb run {self.run_id}")
         self._task.add_done_callback(self._ended)
 
-    def enter(self) -> None:
-        """Count a joiner in."""
+    def enter(self) -> bool:
+        """Count a joiner in; False when the last one has left already and the run is winding down."""
         with self._lock:
-            self._joiners += 1
+            if not self._left:
+                self._joiners += 1
+            return not self._left
 
     async def outcome(self) -> Outcome:
         """Wait as one of the joiners counted in; when the last of them is cancelled, so is the run.
@@ -86,13 +92,16 @@ class Live:
         """Somebody asked for the run to be cancelled for good; asking again changes nothing."""
         if not self.cancel_asked:
             self.cancel_asked = True
+            self.lane.close()  # a handler may swallow the cancellation; what comes after it is refused
             self.interrupt()
 
     def wait_done(self, seconds: float) -> asyncio.Future[Any]:
         """A future of the running loop that is done when the run has ended or the time is up; it never fails."""
 
         async def wait() -> None:
-            await asyncio.wait([asyncio.wrap_future(_view(self._done))], timeout=seconds)
+            done = asyncio.wrap_future(_view(self._done))
+            done.add_done_callback(_seen)
+            await asyncio.wait([done], timeout=seconds)
 
         return asyncio.ensure_future(wait())
 
@@ -115,17 +124,15 @@ class Live:
         """Count a joiner out; whether it was the last of a run that nobody else wants."""
         with self._lock:
             self._joiners -= 1
-            return self._joiners == 0 and not self.detached and not self.ended
+            self._left = self._joiners == 0 and not self.detached and not self.ended
+            return self._left
 
     async def _wind_down(self) -> None:
-        """The last caller has gone: let the run save what it has, for a bounded time."""
+        """The last caller has gone: wait, for a bounded time, until the run has saved what it has."""
         self.interrupt()
-        end = asyncio.get_running_loop().time() + GRACE
-        while not self.ended and (left := end - asyncio.get_running_loop().time()) > 0:
-            try:
-                await self.wait_done(left)
-            except asyncio.CancelledError:
-                continue  # cancelled twice: the time is bounded, and the cancellation is raised after it
+        # some cancel in every turn of the loop until they are obeyed: a caller cancelled twice does not wait for the run
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.wait_done(GRACE)
 
     def _ended(self, task: asyncio.Task[Outcome]) -> None:
         self.delivery.close()
@@ -143,6 +150,11 @@ class Live:
 def _cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _seen(future: asyncio.Future[Outcome]) -> None:
+    if not future.cancelled():
+        future.exception()  # how it ended is told to those who ask for the outcome
 
 
 def _view(done: Future[Outcome]) -> Future[Outcome]:

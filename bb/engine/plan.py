@@ -25,6 +25,7 @@ from bb.flows.tree import (
     children,
     flow_id,
     is_durable,
+    picks_of,
     segment,
 )
 from bb.identity import Tree, signature_of, tree
@@ -40,10 +41,6 @@ class Ahead:
     """Nothing comes after: what the node says last is the run's answer, if nothing was delivered before."""
     picks: frozenset[str] | None = None
     """The ids that the next `Select` offers; None when none comes next."""
-
-
-ASIDE = Ahead()
-"""Beside others: nothing may be streamed from here."""
 
 
 @frozen
@@ -129,8 +126,8 @@ def _node(flow: AnyFlow, at: str, name: str, ahead: Ahead) -> Node:
         case Select(members=members):
             return Node(flow, at, name, ahead, _branches(members, name, ahead))
         case All(members=members) | One(members=members) | Group(members=members):
-            # a selection made by a member goes on to what follows the group, so its picks are checked there
-            return Node(flow, at, name, ahead, _branches(members, name, ASIDE))
+            # beside others nothing may be streamed, but what a member selects goes on to what follows the group
+            return Node(flow, at, name, ahead, _branches(members, name, Ahead(picks=ahead.picks)))
         case Flow() | Respond() | Notify():
             return Node(flow, at, name, ahead)
         case unreachable:
@@ -148,11 +145,4 @@ def _after(steps: tuple[AnyFlow, ...], index: int, outer: Ahead) -> Ahead:
     rest = steps[index + 1 :]
     if not rest:
         return outer
-    picks = outer.picks
-    for step in rest:
-        body = body_of(step)
-        if isinstance(body, Respond | Notify):
-            continue  # a pending selection survives these
-        picks = frozenset(map(flow_id, body.members)) if isinstance(body, Select) else None
-        break
-    return Ahead(responds=isinstance(body_of(rest[0]), Respond), picks=picks)
+    return Ahead(responds=isinstance(body_of(rest[0]), Respond), picks=picks_of(rest, outer.picks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 
 from attrs import Factory, define, field, frozen
 
@@ -126,6 +127,17 @@ class Run:
     def attempt(self) -> int:
         """Which attempt of the run this is, from 1."""
         return max(1, self.journal.history.attempts) if self.journal is not None else 1
+
+    def given(self) -> tuple[object, Mapping[str, object], Mapping[str, object]]:
+        """Payload, metadata and params for one handler; in a durable run its own copy.
+
+        A replay skips the handlers before, so what they do to these must not be seen by those after them.
+        """
+        input, params = self.input, self.params
+        given = (input.payload, input.metadata, params)
+        if self.journal is None or (input.payload is None and not input.metadata and not params):
+            return given
+        return deepcopy(given)
 
     def spend(self, usage: Usage) -> None:
         """Count tokens."""

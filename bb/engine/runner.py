@@ -128,7 +128,7 @@ class Runner:
                 # the runner went away, this caller did not: take the run over, or wait for who has it now
                 if live.stopping or (isinstance(error, Interrupted) and live.is_local):
                     raise
-                ask = evolve(ask, known=True)
+                ask = evolve(ask, known=True, replace=False)
 
     def join(self, ask: Ask) -> Live:
         """The live run of this id, started if there is none, with the caller counted in.
@@ -144,9 +144,10 @@ class Runner:
                     raise _in_use(ask, live.flow)
                 if print_ is not None and live.fingerprint is not None and print_ != live.fingerprint:
                     raise _other_input(ask)
-                live.detached = live.detached or ask.detach
-                live.enter()
-                return live
+                # one whose input is not known yet, or that is winding down, is not joined: its lease orders the two
+                if (print_ is None or live.fingerprint is not None) and live.enter():
+                    live.detached = live.detached or ask.detach
+                    return live
             live = Live(ask.run_id, ask.plan.name, print_, ask.detach)
             live.enter()
             if ask.plan.durable:
@@ -163,6 +164,8 @@ class Runner:
             history = History(ask.run_id)
             history.read(await self.store.read(run_stream(ask.run_id)))
             await self._admit(ask, history, None)
+            if self.outlived(ask.plan, history):
+                raise _expired(ask) from None
 
     async def _plain(self, live: Live, ask: Ask) -> Outcome:
         run = self._new_run(ask, live, ask.input or Input(), None)
@@ -170,7 +173,7 @@ class Runner:
         run.emit("run.start", root, name)
         how = "failed"
         try:
-            outcome = await self._walk(run)
+            outcome = await self._walk(run, live.lane)
             how = "finished"
             return outcome
         except asyncio.CancelledError:
@@ -182,6 +185,10 @@ class Runner:
     async def _main(self, live: Live, ask: Ask) -> Outcome:
         try:
             return await self._durable(live, ask)
+        except asyncio.CancelledError:
+            if live.cancel_asked:  # while it waited for a holder elsewhere, who is asked as well
+                raise _was_cancelled(ask.run_id, ask.plan.name) from None
+            raise
         finally:
             with self._lock:
                 if self.live.get(ask.run_id) is live:
@@ -226,6 +233,7 @@ class Runner:
             await journal.record(self._opening(ask, history))
         started = history.started
         assert started is not None
+        live.fingerprint = started.fingerprint
         input, params = load_input(started, self.codec)
         run = self._new_run(evolve(ask, params=params, session_id=started.session), live, input, journal)
         run.emit("run.start" if new else "run.resumed", root, plan.name)
@@ -234,7 +242,7 @@ class Runner:
             if ask.known and tenure.lease is not None and await self._cancel_is_pending(ask.run_id, was_over):
                 live.cancel_asked = True
                 raise asyncio.CancelledError
-            outcome = await self._walk(run)
+            outcome = await self._walk(run, live.lane)
             if history.ended is None:
                 await journal.record(self._ended(run, started, "finished"))
             how = "finished"
@@ -272,10 +280,10 @@ class Runner:
             input=self.codec.dump([given, dict(ask.params)], "input"),
         )
 
-    async def _walk(self, run: Run) -> Outcome:
+    async def _walk(self, run: Run, lane: Lane) -> Outcome:
         given = run.input.messages
         seed = len(given)
-        context = Context(run, Lane())
+        context = Context(run, lane)
         state = await perform(run.plan.root, State(tuple(given), seed), run.plan.root.segment, context)
         run.delivery.complete(state.answer)
         return Outcome(
@@ -364,9 +372,7 @@ class Runner:
         if journal.history.ended is None:
             await journal.record(self._ended(run, started, "cancelled"))
         await self.store.delete(control_stream(run.run_id))
-        return RunCancelled(
-            f"run {run.run_id} was cancelled", flow=run.plan.name, remedy="run it again to go on from what it saved"
-        )
+        return _was_cancelled(run.run_id, run.plan.name)
 
     async def _cancel_is_pending(self, run_id: str, was_over: bool) -> bool:
         """Whether a cancel came in while nobody looked; one that came when the run was over meant an earlier attempt."""
@@ -427,6 +433,12 @@ class Tenure:
             released.result()
         if cancelled is not None:
             raise cancelled
+
+
+def _was_cancelled(run_id: str, flow: str) -> RunCancelled:
+    return RunCancelled(
+        f"run {run_id} was cancelled", flow=flow, remedy="run it again to go on from what it saved"
+    )
 
 
 def _in_use(ask: Ask, flow: str) -> RunIdInUse:

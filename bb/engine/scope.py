@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from attrs import define, field
+from attrs import define
 
 from bb.engine.journal import LogJournal
 from bb.engine.run import Run
-from bb.errors import NotSavable
+from bb.errors import BBError, CorruptRecord, NotSavable
 from bb.flows.options import DurableOptions
 from bb.identity import Tree, diff, match_paths
 from bb.log import (
@@ -35,13 +35,20 @@ class ActiveScope:
     flow: str
     options: DurableOptions
     memory: Scope
-    pending: Entered | None = field(default=None)
-    """The fact of having entered, until it goes out with the first fact inside."""
 
     def recall(self, path: str) -> Delta | None:
-        """The savepoint of a step."""
-        plain = self.memory.saved.get(path)
-        return None if plain is None else load_delta(plain, self.journal.codec)
+        """The savepoint of a step.
+
+        Raises:
+            CorruptRecord: it is there and cannot be read; that never means running the step again.
+        """
+        if path not in self.memory.saved:
+            return None
+        try:
+            return load_delta(self.memory.saved[path], self.journal.codec)
+        except CorruptRecord as error:
+            error.path, error.flow = path, self.flow
+            raise
 
     async def save(self, path: str, delta: Delta, seconds: float) -> Delta:
         """Keep the savepoint of a step, and give it back as a replay will see it.
@@ -55,7 +62,7 @@ class ActiveScope:
         except NotSavable as error:
             error.path, error.flow = path, self.flow
             raise
-        saved = Saved(self.memory.number, path, millis(self.run.clock.now()), int(seconds * 1000), plain)
+        saved = Saved(self.memory.number, path, self._now(), int(seconds * 1000), plain)
         await self._record(saved)
         return load_delta(plain, self.journal.codec)
 
@@ -65,7 +72,7 @@ class ActiveScope:
 
     async def decide(self, path: str, choice: str) -> None:
         """Keep a decision from outside the run."""
-        await self._record(Decided(self.memory.number, path, choice))
+        await self._record(Decided(self.memory.number, path, self._now(), choice))
 
     def entry(self, path: str, key: str) -> tuple[bool, object]:
         """Whether a journal entry is there, and its value in codec form."""
@@ -74,7 +81,7 @@ class ActiveScope:
 
     async def enter(self, path: str, key: str, value: object) -> None:
         """Keep a journal entry, its value in codec form."""
-        await self._record(Entry(self.memory.number, path, key, value))
+        await self._record(Entry(self.memory.number, path, self._now(), key, value))
 
     async def forget(self, path: str, key: str) -> None:
         """Drop a journal entry."""
@@ -86,11 +93,19 @@ class ActiveScope:
         return any(place.startswith(below) for place in self.memory.remembered())
 
     async def _record(self, fact: Fact) -> None:
-        if self.pending is None:
+        entered = self.memory.entered
+        if entered is None:
             await self.journal.record(fact)
             return
-        entered, self.pending = self.pending, None
-        await self.journal.record(entered, fact)
+        self.memory.entered = None
+        try:
+            await self.journal.record(entered, fact)
+        except BBError:  # refused before anything was written: the next fact still has to bring it
+            self.memory.entered = entered
+            raise
+
+    def _now(self) -> int:
+        return millis(self.run.clock.now())
 
 
 async def enter_scope(
@@ -113,7 +128,8 @@ async def enter_scope(
         adopted = await _adopt(run, journal, known, path, flow, options, form)
     entered = Entered(journal.next_scope(), path, signature, adopted)
     memory = history.enter(entered)
-    return ActiveScope(run, journal, path, flow, options, memory, entered)
+    memory.entered = entered
+    return ActiveScope(run, journal, path, flow, options, memory)
 
 
 async def _adopt(

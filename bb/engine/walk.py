@@ -16,6 +16,7 @@ from bb.errors import BBError, Interruption, NotifyFailed, UpstreamError, is_fat
 from bb.flows.tree import All, Chain, DurableFlow, Flow, Group, NamedFlow, Notify, One, Respond, Select, flow_id
 from bb.log import Delta, Failed, millis
 from bb.messages import spoken
+from bb.place import Place, here
 
 _FIRST_PAUSE = 0.5  # seconds; doubled per retry
 _LONGEST_PAUSE = 30.0
@@ -90,6 +91,7 @@ async def _notify(node: Node, notify: Notify, state: State, path: str, ctx: Cont
     run.emit("notify", path, node.name)
     began = run.clock.monotonic()
     if state.chat:
+        token = here.set(lambda: Place(run.run_id, path, spent=run.spent))
         try:
             await notify.send(state.chat[-1].content)
         except BBError:
@@ -98,6 +100,8 @@ async def _notify(node: Node, notify: Notify, state: State, path: str, ctx: Cont
             raise NotifyFailed(
                 f"{notify.name or 'the sender'} failed: {type(error).__name__}: {error}", flow=node.name, path=path
             ) from error
+        finally:
+            here.reset(token)
     if scope is not None:
         ctx.lane.check()
         await scope.save(path, Delta(), run.clock.monotonic() - began)

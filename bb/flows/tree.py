@@ -9,7 +9,7 @@ What a class does not offer cannot be done: only `Flow` takes agents, only `Name
 from __future__ import annotations
 
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Self, TypeAlias, assert_never, cast, final
 
@@ -43,7 +43,7 @@ class _Step(_Sealed):
 
     def next(self, other: AnyFlow, /) -> Chain:
         """This flow, then `other`. Chains are flat, so chaining is associative."""
-        return Chain((*_steps(_flow(self)), *_steps(_flow(other))))
+        return Chain((_flow(self), _flow(other)))
 
     def __rshift__(self, other: AnyFlow, /) -> Chain:
         """`a >> b` is `a.next(b)`."""
@@ -97,13 +97,17 @@ class Flow(_Nameable):
         return evolve(self, agents=(*self.agents, *agents))
 
 
+def _flat(flows: Iterable[AnyFlow]) -> tuple[AnyFlow, ...]:
+    return tuple(step for flow in flows for step in _steps(_flow(flow)))
+
+
 @final
 @frozen
 class Chain(_Nameable):
     """Flows in order, each taking the state its predecessor left. Made by `next`, never nested."""
 
     kind: ClassVar[str] = "chain"
-    steps: tuple[AnyFlow, ...]
+    steps: tuple[AnyFlow, ...] = field(converter=_flat)
     model: Model | None = _model_field()
 
     def __attrs_post_init__(self) -> None:
@@ -318,6 +322,26 @@ def walk(flow: AnyFlow, path: str = "") -> Iterator[tuple[str, AnyFlow]]:
     yield path, flow
     for name, child in children(flow):
         yield from walk(child, f"{path}/{name}")
+
+
+def picks_of(steps: Sequence[AnyFlow], outer: frozenset[str] | None = None) -> frozenset[str] | None:
+    """The ids that the `Select` which a selection meets in `steps` offers; `outer` when it passes all of them.
+
+    A selection survives a `Respond` and a `Notify`; None when it is dropped, or there is nothing to meet.
+    """
+    for index, step in enumerate(steps):
+        match body_of(step):
+            case Respond() | Notify():
+                continue
+            case Select(members=members):
+                return frozenset(map(flow_id, members))
+            case Chain(steps=inner):
+                return picks_of((*inner, *steps[index + 1 :]), outer)
+            case Flow() | All() | One() | Group():
+                return None
+            case unreachable:
+                assert_never(unreachable)
+    return outer
 
 
 def is_durable(flow: AnyFlow) -> bool:

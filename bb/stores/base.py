@@ -21,7 +21,10 @@ class Lease:
 
 @frozen
 class StreamInfo:
-    """A stream at a glance: its name, number of records, last change (UTC) and last record."""
+    """A stream at a glance: its name, number of records, last change (UTC) and last record.
+
+    What is damaged is 0 or empty here, so that one stream does not hide the others; `read` says what is wrong with it.
+    """
 
     name: str
     length: int

@@ -14,9 +14,10 @@ import diskcache
 
 from bb import logs
 from bb.errors import CorruptRecord, StoreError, StoreFull
+from bb.stores.database import Busy
 from bb.stores.mounts import network_mount
 from bb.stores.rows import Rows
-from bb.stores.turns import Busy, TurnStore
+from bb.stores.turns import TurnStore
 
 _FILE: Final = diskcache.core.DBNAME
 _MARK: Final = _FILE + "-bb"  # there once the database has been set up: an emptied one is told from a new one
@@ -148,17 +149,18 @@ class _Records(diskcache.Cache):
         rows = self._rows
         if rows is None:
             raise StoreError(f"the store in {self.home} is not open")
-        with self._failing():
-            link = self._con
+        link = self._con
+        try:
             link.execute("BEGIN" if self._reads else "BEGIN IMMEDIATE")
-            try:
-                yield rows
-                link.execute("COMMIT")
-            except BaseException:
-                if link.in_transaction:  # after a failed COMMIT, too
-                    with suppress(sqlite3.Error):
-                        link.execute("ROLLBACK")
-                raise
+            yield rows
+            link.execute("COMMIT")
+        except BaseException as error:
+            if link.in_transaction:  # after a failed COMMIT, too
+                with suppress(sqlite3.Error):
+                    link.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise self._failure(error) from error
+            raise
 
     def checkpoint(self) -> None:
         with suppress(sqlite3.Error):  # what failed costs nothing but room
@@ -314,7 +316,7 @@ def _shrink(link: sqlite3.Connection) -> None:
     ((free,),) = link.execute("PRAGMA freelist_count").fetchall()
     ((pages,),) = link.execute("PRAGMA page_count").fetchall()
     if free > pages // 4:
-        link.execute("PRAGMA incremental_vacuum").fetchall()
+        link.executescript("PRAGMA incremental_vacuum")  # `execute` would stop after one page
 
 
 def _sync(directory: Path) -> None:

@@ -103,6 +103,7 @@ class MemStore:
                 del self._leases[lease.name]
 
     async def holder(self, name: str) -> str | None:
+        check_name(name)
         with self._locked():
             held = self._leases.get(name)
             if held is None or held.until <= self._monotonic() or is_dead(held.lease.owner):

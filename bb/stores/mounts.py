@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import Final
 
 _NETWORK: Final = frozenset(
@@ -14,23 +14,22 @@ _NETWORK: Final = frozenset(
 )  # fmt: skip
 
 
-def network_mount(directory: str, table: str = "/proc/self/mountinfo") -> str:
+def network_mount(directory: str, table: Path = Path("/proc/self/mountinfo")) -> str:
     """The type of the network file system that holds `directory`, "" if it is local or unknown."""
     try:
-        with open(table, encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read().splitlines()
+        lines = table.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return ""
-    here = os.path.join(os.path.realpath(directory), "")
-    best, kind = "", ""
+    here = Path(directory).resolve()
+    best, kind = -1, ""
     for line in lines:
         before, found, after = line.partition(" - ")
         fields = before.split()
         if not found or len(fields) < 5 or not after:
             continue
-        point = os.path.join(_unescaped(fields[4]), "")
-        if here.startswith(point) and len(point) >= len(best):  # a later mount hides an earlier one
-            best, kind = point, after.split()[0]
+        point = Path(_unescaped(fields[4]))
+        if here.is_relative_to(point) and len(point.parts) >= best:  # a later mount hides an earlier one
+            best, kind = len(point.parts), after.split()[0]
     return kind if kind in _NETWORK else ""
 
 

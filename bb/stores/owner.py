@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Final
 
-_UNKNOWN = "-"
+_PROC: Final = Path("/proc")
+_UNKNOWN: Final = "-"
 
 
 def owner(nonce: str) -> str:
@@ -13,8 +16,7 @@ def owner(nonce: str) -> str:
     The nonce tells several holders in one process apart. Ask again after a fork: the child is another owner.
     """
     pid = os.getpid()
-    _, start = _state(pid)
-    return f"{_boot()}:{_namespace()}:{pid}:{start}:{nonce}"
+    return f"{_boot()}:{_namespace()}:{pid}:{_state(pid)[1]}:{nonce}"
 
 
 def is_dead(owner: str) -> bool:
@@ -33,16 +35,17 @@ def is_dead(owner: str) -> bool:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):
+    except PermissionError:
         pass  # it exists and belongs to another user
-    alive, started = _state(int(pid))
-    return not alive or started not in (_UNKNOWN, start)
+    except (OSError, OverflowError):
+        return False
+    runs, started = _state(int(pid))
+    return not runs or started not in (_UNKNOWN, start)
 
 
 def _boot() -> str:
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip() or _UNKNOWN
+        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or _UNKNOWN
     except (OSError, ValueError):
         return _UNKNOWN
 
@@ -50,9 +53,9 @@ def _boot() -> str:
 def _namespace() -> str:
     """The number of the pid namespace, unless /proc shows another one than ours."""
     try:
-        if os.readlink("/proc/self") != str(os.getpid()):
+        if str((_PROC / "self").readlink()) != str(os.getpid()):
             return _UNKNOWN
-        return os.readlink("/proc/self/ns/pid").removeprefix("pid:[").removesuffix("]")
+        return str((_PROC / "self/ns/pid").readlink()).removeprefix("pid:[").removesuffix("]")
     except OSError:
         return _UNKNOWN
 
@@ -60,9 +63,9 @@ def _namespace() -> str:
 def _state(pid: int) -> tuple[bool, str]:
     """Whether a process that exists still runs, and when it started (ticks since boot)."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # the command before it may hold blanks and brackets
-        # A zombie with more than one thread has only lost its main thread.
+        # the command, before the last bracket, may hold blanks and brackets
+        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        # a zombie with more than one thread has only lost its main thread
         return fields[0] not in (b"Z", b"X") or int(fields[17]) > 1, fields[19].decode()
     except (OSError, ValueError, IndexError):
         return True, _UNKNOWN

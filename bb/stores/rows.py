@@ -69,7 +69,7 @@ class Rows:
         if row is None:
             return None
         value, rowid = row
-        if len(value) != _HEAD.size:
+        if len(value) != _HEAD.size or rowid >= _ROWS:
             raise self._corrupt(f"the head of stream {stream!r}")
         return Head(rowid, *_HEAD.unpack(value))
 
@@ -119,7 +119,7 @@ class Rows:
             key, _, _, _, rowid, changed = row
             length, last = 0, None
             value = _payload(row)
-            if value is not None and len(value) == _HEAD.size:
+            if value is not None and len(value) == _HEAD.size and rowid < _ROWS:
                 length, _ = _HEAD.unpack(value)
                 ends = sql(_SELECT + "key = ?", ((rowid << _SHIFT) + length - 1,)).fetchall()
                 last = _payload(ends[0]) if len(ends) == 1 else None
@@ -156,17 +156,20 @@ class Rows:
 
     def acquire(self, name: str, owner: str, seconds: float, now: float) -> Lease | None:
         """As `Store.acquire`."""
+        if self.holder(name, now) is not None:
+            return None
         held = self._held(name)
-        if held is not None:
-            _, fence, until, holder = held
-            if until > now and not is_dead(holder):
-                return None
         newest = self._find("#", "the counter of fences")
         fence = _FENCE.unpack(newest[0])[0] + 1 if newest is not None else 1
         self._put("#", newest and newest[1], _FENCE.pack(fence), now)
         lease = Lease(name, owner, fence)
         self._put("!" + name, held and held[0], _lease(lease, now + seconds), now)
         return lease
+
+    def holder(self, name: str, now: float) -> str | None:
+        """As `Store.holder`."""
+        held = self._held(name)
+        return held[3] if held is not None and held[2] > now and not is_dead(held[3]) else None
 
     def renew(self, lease: Lease, seconds: float, now: float) -> bool:
         """As `Store.renew`."""
@@ -237,7 +240,7 @@ def _sealed(key: str | int, value: bytes) -> bytes:
 def _payload(row: _Row) -> bytes | None:
     """The value of a row without its checksum; None if it is not what was written. Never unpickles."""
     key, raw, mode, value = row[:4]
-    if raw != _RAW or mode != _RAW or type(value) is not bytes or len(value) < _CRC.size or row[4] >= _ROWS:
+    if raw != _RAW or mode != _RAW or type(value) is not bytes or len(value) < _CRC.size:
         return None
     if not isinstance(key, str | int):
         return None

@@ -11,14 +11,15 @@ import time
 import weakref
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from attrs import define, field
 
-from bb.errors import Fenced, StoreError
+from bb.errors import CorruptRecord, Fenced, StoreError
 from bb.stores.base import Lease, StreamInfo
+from bb.stores.database import Busy, Database
 from bb.stores.names import check_name, check_records
 from bb.stores.rows import Rows
 from bb.stores.worker import Worker
@@ -32,52 +33,6 @@ _FEW: Final = 128  # writes of one turn that are still made inline
 _LIGHT: Final = 256 * 1024  # bytes that are still written or read inline
 _SHORT: Final = 256  # records that are still read inline
 _PAGES: Final = 1000  # pages of log between checkpoints
-
-
-class Busy(Exception):
-    """Another process is in the way; try again."""
-
-
-class Database(Protocol):
-    """One connection to the database, used by whoever holds `lock`."""
-
-    lock: threading.Lock
-    home: str
-
-    @property
-    def ready(self) -> bool:
-        """Whether it is open."""
-        ...
-
-    def open(self) -> bool:
-        """Connect; False when there is nothing to read yet.
-
-        Raises:
-            Busy: another process is in the way.
-            StoreError: it cannot be opened.
-        """
-        ...
-
-    def transaction(self) -> AbstractContextManager[Rows]:
-        """One atomic step.
-
-        Raises:
-            Busy: another process is in the way.
-            StoreError: the database failed; nothing was written.
-        """
-        ...
-
-    def checkpoint(self) -> None:
-        """Move what is committed out of the log."""
-        ...
-
-    def abandon(self) -> object:
-        """Let go of the connection without closing it, and give it."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection; it may be opened again."""
-        ...
 
 
 @define(eq=False)
@@ -130,18 +85,10 @@ class TurnStore:
 
     async def read(self, stream: str, start: int = 0) -> builtins.list[bytes]:
         check_name(stream)
-        reads = self._reads
-        if reads.ready and reads.lock.acquire(blocking=False):
-            try:
-                with suppress(Busy), reads.transaction() as rows:
-                    head = rows.head(stream)
-                    if head is None or head.length <= start:
-                        return []
-                    if head.length - start <= _SHORT and head.size <= _LIGHT:
-                        return rows.read(stream, head, start)
-            finally:
-                reads.lock.release()
-        return await self._ask(partial(_read, stream, start), [])
+        records = await self._look(partial(_read, stream, start, short=True), None)
+        if records is None:
+            records = await self._ask(partial(_read, stream, start), None)
+        return records if records is not None else []
 
     async def list(self, prefix: str) -> builtins.list[StreamInfo]:
         if prefix and not prefix.isprintable():
@@ -151,8 +98,13 @@ class TurnStore:
     async def delete(self, stream: str, lease: Lease | None = None, *, leave: Sequence[bytes] = ()) -> None:
         check_name(stream)
         left = check_records(leave)
-        # as a large batch: how long the stream is, and so how long this takes, is not known here
-        await self._write(lambda rows: rows.delete(stream, lease, left, time.time()), _LIGHT)
+        try:
+            head = await self._look(lambda rows: rows.head(stream), None)
+            long = head is not None and head.length > _SHORT
+        except CorruptRecord:  # no reason to keep it
+            long = True
+        size = _LIGHT if long else sum(map(len, left))
+        await self._write(lambda rows: rows.delete(stream, lease, left, time.time()), size)
 
     async def acquire(self, name: str, owner: str, seconds: float) -> Lease | None:
         check_name(name)
@@ -169,6 +121,10 @@ class TurnStore:
     async def release(self, lease: Lease) -> None:
         await self._write(lambda rows: rows.release(lease), 0)
 
+    async def holder(self, name: str) -> str | None:
+        check_name(name)
+        return await self._look(lambda rows: rows.holder(name, time.time()), None)
+
     async def close(self) -> None:
         turn = self._turn()
         if turn is not None:
@@ -177,6 +133,7 @@ class TurnStore:
         for worker, database in ((self._reader, self._reads), (self._writer, self._writes)):
             if database.ready or not worker.idle:
                 await _in(worker, partial(_close, database))
+                worker.dismiss()
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -203,7 +160,12 @@ class TurnStore:
         quick = turn.size < _LIGHT and len(turn.writes) <= _FEW and not self._detour
         if not (quick and self._writes.ready and self._writer.idle and self._commit_here(turn)):
             self._guard()
-            self._writer.submit(partial(self._commit_there, turn))
+            try:
+                self._writer.submit(partial(self._commit_there, turn))
+            except RuntimeError as error:
+                for write in turn.writes:
+                    write.error = _as_store_error(error)
+                _settle(turn.writes)
 
     def _commit_here(self, turn: _Turn) -> bool:
         """Commit on the loop; False when that did not work at once, and nothing was written."""
@@ -276,6 +238,17 @@ class TurnStore:
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
+    async def _look(self, question: Callable[[Rows], _T], nothing: _T) -> _T:
+        """Read on the loop if that can be done at once, else in the thread."""
+        reads = self._reads
+        if reads.ready and reads.lock.acquire(blocking=False):
+            try:
+                with suppress(Busy), reads.transaction() as rows:
+                    return question(rows)
+            finally:
+                reads.lock.release()
+        return await self._ask(question, nothing)
+
     async def _ask(self, question: Callable[[Rows], _T], nothing: _T) -> _T:
         """Read in the thread; `nothing` when there is no database."""
         self._guard()
@@ -329,9 +302,14 @@ class TurnStore:
         self._start()
 
 
-def _read(stream: str, start: int, rows: Rows) -> list[bytes]:
+def _read(stream: str, start: int, rows: Rows, *, short: bool = False) -> list[bytes] | None:
+    """The records from `start` on; None if they are to be short and are not."""
     head = rows.head(stream)
-    return rows.read(stream, head, start) if head is not None else []
+    if head is None or head.length <= start:
+        return []
+    if short and (head.length - start > _SHORT or head.size > _LIGHT):
+        return None
+    return rows.read(stream, head, start)
 
 
 def _patiently(database: Database, act: Callable[[], _T]) -> _T:
@@ -365,7 +343,10 @@ def _in(worker: Worker, act: Callable[[], _T]) -> Future[_T]:
             write.error = _as_store_error(error)
         return partial(_tell, loop, [write])
 
-    worker.submit(job)
+    try:
+        worker.submit(job)
+    except RuntimeError as error:
+        future.set_exception(_as_store_error(error))
     return future
 
 

@@ -26,6 +26,7 @@ class Worker:
         self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
         self._open = 0
+        self._dismissed = False
 
     @property
     def idle(self) -> bool:
@@ -33,15 +34,26 @@ class Worker:
         return self._open == 0
 
     def submit(self, job: Job) -> None:
-        """Do `job` after all others; it must not raise."""
+        """Do `job` after all others; it must not raise.
+
+        Raises:
+            RuntimeError: there is no thread to be had.
+        """
         with self._changed:
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name=self._name)
+                thread.start()
+                self._thread = thread
+            self._dismissed = False
             self._open += 1
             self._jobs.append(job)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=self._name)
-                self._thread.start()
-            else:
-                self._changed.notify()
+            self._changed.notify()
+
+    def dismiss(self) -> None:
+        """Let the thread end as soon as it has nothing to do."""
+        with self._changed:
+            self._dismissed = True
+            self._changed.notify()
 
     def _work(self) -> None:
         main = threading.main_thread()
@@ -49,7 +61,7 @@ class Worker:
         while True:
             with self._changed:
                 if not self._jobs:
-                    if waited >= _LINGER or not main.is_alive():
+                    if waited >= _LINGER or self._dismissed or not main.is_alive():
                         self._thread = None
                         return
                     waited = 0.0 if self._changed.wait(_TICK) else waited + _TICK

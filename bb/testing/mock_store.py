@@ -224,6 +224,10 @@ class MockStore(MemStore):
         self._alive()
         await super().release(lease)
 
+    async def holder(self, name: str) -> str | None:
+        self._alive()
+        return await super().holder(name)
+
     def _alive(self) -> None:
         if self._dead:
             raise _died()

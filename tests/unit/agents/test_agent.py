@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -47,15 +47,16 @@ def test_a_handler_is_async_and_may_be_any_object() -> None:
         async def __call__(self, turn: Any, chat: Any) -> None:
             turn.reply("hi")
 
-    plain: Any = lambda turn, chat: None  # noqa: E731 - as a user might
-    assert Agent().on_message(Greeter()).name is None
+    greeter: Any = Greeter()
+    assert Agent().on_message(greeter).name is None
     with pytest.raises(WiringError, match="not async"):
-        Agent().on_message(plain)
+        Agent().on_message(cast(Any, print))
 
 
 def test_ids_are_checked_at_once() -> None:
-    for wrong in (lambda: Agent(name="no id"), lambda: Agent().selects("no id")):
-        with pytest.raises(InvalidId):
-            wrong()
+    with pytest.raises(InvalidId):
+        Agent(name="no id")
+    with pytest.raises(InvalidId):
+        Agent().selects("no id")
     with pytest.raises(WiringError):
         Agent().with_schema(complex)

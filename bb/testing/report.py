@@ -1,0 +1,82 @@
+"""`CrashReport`: what an exploration found, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+
+@frozen
+class Row:
+    """One effect at one place: how often it runs without a crash, how often at most with one, and at which."""
+
+    path: str
+    effect: str
+    runs: int
+    most: int
+    when: str
+
+    @property
+    def twice(self) -> bool:
+        """Whether a crash made it run more often than it would have."""
+        return self.most > self.runs
+
+
+@frozen
+class Finding:
+    """One thing that came out wrong, and in which case."""
+
+    case: str
+    what: str
+
+
+@frozen
+class CrashReport:
+    """What an exploration found: `str(report)` shows, per place, what a crash would run twice, and what came out wrong.
+
+    `appends` says in words what the flow wrote, in order; `cases` is how many ways to die (or to race) were tried.
+    """
+
+    flow: str
+    appends: tuple[str, ...]
+    cases: int
+    rows: tuple[Row, ...]
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def twice(self) -> tuple[Row, ...]:
+        """The effects that a crash may run again: make them idempotent (`bb.idempotency_key`)."""
+        return tuple(row for row in self.rows if row.twice)
+
+    def __str__(self) -> str:
+        parts = [f"{self.flow}: {len(self.appends)} appends, {self.cases} cases"]
+        if self.rows:
+            lines = [(row.path or "-", row.effect, str(row.runs), str(row.most), row.when) for row in self.rows]
+            parts.append(_table(("place", "effect", "runs", "at most", "when"), lines))
+        if self.findings:
+            cases: dict[str, list[str]] = {}
+            for finding in self.findings:
+                cases.setdefault(finding.what, []).append(finding.case)
+            found = [(what, str(len(names)), names[0]) for what, names in cases.items()]
+            parts.append(_table(("what came out wrong", "cases", "such as"), found))
+        return "\n\n".join(parts)
+
+
+class NotCrashSafe(AssertionError):
+    """A flow came out differently after a crash, did something too often or not at all; `report` has it all."""
+
+    report: CrashReport
+
+    def __init__(self, report: CrashReport) -> None:
+        super().__init__(f"{len(report.findings)} findings\n{report}")
+        self.report = report
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(cells[i]) for cells in (head, *lines)) for i in range(len(head))]
+    rule = tuple("-" * width for width in widths)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        for cells in (head, rule, *lines)
+    )

@@ -1,0 +1,402 @@
+"""Cases 18 to 26: flows side by side (case 22 needs triggers), and trials D: members that end apart from one another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+import bb
+from bb.testing.scripted_model import ScriptedModel
+
+Handler = Callable[[bb.Turn, bb.ModelChat], Awaitable[None]]
+KINDS = [bb.All, bb.One, bb.Group]
+
+
+def leaf(*handlers: Handler) -> bb.Flow:
+    return bb.Flow().with_agent(*(bb.Agent().on_message(handler) for handler in handlers))
+
+
+def says(text: str, *, after: str = "", opens: str = "") -> Handler:
+    """Says a text, behind one gate and before it opens another."""
+
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        if after:
+            await turn.gate(after).wait()
+        turn.reply(text)
+        if opens:
+            turn.gate(opens).open()
+
+    return handler
+
+
+def breaks(error: Exception, *, after: str = "", opens: str = "") -> Handler:
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        if after:
+            await turn.gate(after).wait()
+        if opens:
+            turn.gate(opens).open()
+        raise error
+
+    return handler
+
+
+def hangs(went: list[str], *, opens: str = "") -> Handler:
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        if opens:
+            turn.gate(opens).open()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            went.append("cancelled")
+            raise
+
+    return handler
+
+
+def picks(id: str) -> Handler:
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        turn.select(id)
+
+    return handler
+
+
+def contents(outcome: bb.Outcome) -> list[str]:
+    return [message.content for message in outcome.messages]
+
+
+@pytest.fixture(autouse=True)
+async def nothing_hangs():  # type: ignore[no-untyped-def]
+    async with asyncio.timeout(20):
+        yield
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_case_018_all_merges_every_reply_in_declaration_order(durable: bool) -> None:
+    heard: list[int] = []
+
+    async def listens(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        heard.append(len(turn.messages))
+
+    trace = bb.Recorder()
+    members = (
+        leaf(says("slow", after="fast")) >> leaf(listens),
+        leaf(says("fast", opens="fast"), says("and more")),
+        leaf(listens),
+    )
+    named = bb.All(*members).with_id("f")
+    outcome = await bb.run(named.durable() if durable else named, "hi", trace=trace)
+    assert contents(outcome) == ["slow", "fast", "and more"]
+    assert outcome.value == "and more"
+    assert sorted(heard) == [1, 2]  # private chats: nobody hears another member
+    assert trace.paths("all.start") == ["f"]
+
+
+async def test_case_019_outside_a_durable_flow_a_members_failure_cancels_the_rest_at_once() -> None:
+    for kind in (bb.All, bb.Group):
+        went: list[str] = []
+        members = leaf(hangs(went, opens="here")), leaf(breaks(ValueError("broken"), after="here"))
+        with pytest.raises(bb.AgentFailed, match="ValueError: broken"):
+            await bb.run(kind(*members), "hi")
+        assert went == ["cancelled"]
+
+
+@pytest.mark.parametrize("kind", [bb.All, bb.Group])
+async def test_case_019_inside_one_members_run_to_their_end_and_are_kept(kind: type[bb.All | bb.Group]) -> None:
+    calls: Counter[str] = Counter()
+    broken = [True]
+
+    async def first(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        calls["first"] += 1
+        if broken[0]:
+            turn.gate("broken").open()
+            raise ValueError("the first")
+        turn.reply("first")
+
+    async def second(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        calls["second"] += 1
+        if broken[0]:
+            await turn.gate("broken").wait()
+            raise KeyError("the second")
+        turn.reply("second")
+
+    async def slow(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        calls["slow"] += 1
+        await turn.gate("broken").wait()
+        await asyncio.sleep(0.01)
+        turn.reply("slow")
+
+    app = bb.App()
+    flow = kind(leaf(second), leaf(first), leaf(slow)).with_id("f").durable()
+    with pytest.raises(bb.AgentFailed, match="the second"):  # in declaration order, though it broke later
+        await app.run(flow, "hi", run_id="r-1")
+    broken[0] = False
+    outcome = await app.run(flow, "hi", run_id="r-1")
+    assert contents(outcome) == ["second", "first", "slow"]
+    assert calls == {"first": 2, "second": 2, "slow": 1}
+    assert outcome.replayed == ("f/branch~agents.2",)
+
+
+@pytest.mark.parametrize("kind", [bb.All, bb.Group])
+async def test_case_019_members_that_select_differently_conflict(kind: type[bb.All | bb.Group]) -> None:
+    target = bb.Select(leaf(says("A")).with_id("a"), leaf(says("B")).with_id("b"))
+    assert contents(await bb.run(kind(leaf(picks("b")), leaf(picks("b")), leaf()) >> target, "hi")) == ["B"]
+    with pytest.raises(bb.SelectConflict, match="'a' and 'b'"):
+        await bb.run(kind(leaf(picks("a")), leaf(picks("b"))) >> target, "hi")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_case_019_a_pick_that_cannot_be_entered_is_not_kept(kind: type[bb.All | bb.One | bb.Group]) -> None:
+    """However far the selection travels to its `Select`: a run that saved it would fail on every retry."""
+    target = bb.Select(leaf(says("A")).with_id("a"))
+    for after in (target, (bb.Respond() >> target >> bb.Flow()).with_id("later")):
+        ids = iter(["nowhere", "a"])
+
+        async def wavers(turn: bb.Turn, chat: bb.ModelChat) -> None:
+            turn.select(next(ids))  # noqa: B023 - runs within the loop
+
+        app = bb.App()
+        inner = (bb.Flow() >> leaf(wavers)).with_id("inner")
+        flow = (kind(inner) >> after).with_id("f").durable()
+        with pytest.raises(bb.UnknownSelect if kind is not bb.One else bb.AgentFailed):
+            await app.run(flow, "hi", run_id="r-1")
+        assert contents(await app.run(flow, run_id="r-1")) == ["A"]
+
+
+async def test_case_020_one_keeps_the_fast_member_and_cancels_the_slow_one() -> None:
+    went: list[str] = []
+    trace = bb.Recorder()
+    members = (
+        leaf(says("half")) >> leaf(hangs(went, opens="late")),
+        leaf(says("fast", after="late")).with_id("fast"),
+    )
+    outcome = await bb.run(bb.One(*members) >> leaf(says("next")), "hi", trace=trace)
+    assert contents(outcome) == ["fast", "next"]
+    assert went == ["cancelled"]
+    assert len(trace.paths("one.start")) == 1
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_case_021_an_early_failure_does_not_defeat_a_later_success(durable: bool) -> None:
+    members = leaf(breaks(ValueError("early"), opens="broken")), leaf(says("late", after="broken"))
+    named = bb.One(*members).with_id("f")
+    assert contents(await bb.run(named.durable() if durable else named, "hi")) == ["late"]
+
+
+async def test_case_021_when_all_fail_one_error_holds_all_causes() -> None:
+    members = leaf(breaks(ValueError("one"))), leaf(breaks(KeyError("two")))
+    with pytest.raises(bb.AgentFailed, match=r"no member of One succeeded \(2 failed\)") as caught:
+        await bb.run(bb.One(*members).with_id("f"), "hi")
+    group = caught.value.__cause__
+    assert isinstance(group, ExceptionGroup)
+    assert [type(error.__cause__) for error in group.exceptions] == [ValueError, KeyError]
+    assert (caught.value.flow, caught.value.path) == ("f", "f")
+
+
+async def test_case_021_a_loser_that_ignores_its_cancellation_leaves_nothing() -> None:
+    async def stubborn(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        turn.gate("late").open()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+        turn.reply("all the same")
+
+    app = bb.App()
+    losers = leaf(stubborn).with_id("loser")
+    flow = bb.One(losers, leaf(says("fast", after="late")).with_id("winner")).with_id("f").durable()
+    for _ in range(2):
+        assert contents(await app.run(flow, "hi", run_id="r-1")) == ["fast"]
+    saved = [event.path for event in await app.events("r-1") if event.kind == "flow.end"]
+    assert saved == ["f/winner"]
+
+
+async def test_case_023_group_members_hear_each_other_live() -> None:
+    async def asks(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        assert turn.in_group
+        turn.reply("anyone?")
+        turn.gate("asked").open()
+        await turn.gate("answered").wait()
+        assert turn.last.content == "yes: anyone?"
+        turn.reply("good")
+
+    async def answers(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        await turn.gate("asked").wait()
+        turn.reply(f"yes: {turn.last.content}")
+        turn.gate("answered").open()
+
+    outcome = await bb.run(bb.Group(leaf(answers), leaf(asks)), "hi")
+    assert contents(outcome) == ["yes: anyone?", "anyone?", "good"]  # declaration order, as a replay would give
+
+
+async def test_case_023_a_group_in_a_durable_flow_replays_what_it_said_live() -> None:
+    app = bb.App()
+    broken = [True]
+
+    async def answers(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        await turn.gate("asked").wait()
+        assert turn.last.content == "anyone?"
+        if broken[0]:
+            raise ValueError("not yet")
+        turn.reply("yes")
+
+    flow = bb.Group(leaf(answers), leaf(says("anyone?", opens="asked"))).with_id("f").durable()
+    with pytest.raises(bb.AgentFailed, match="not yet"):
+        await app.run(flow, "hi", run_id="r-1")
+    broken[0] = False
+    outcome = await app.run(flow, "hi", run_id="r-1")
+    assert contents(outcome) == ["yes", "anyone?"]
+    assert outcome.replayed == ("f/branch~agents.1",)
+
+
+async def test_case_024_a_group_in_a_group_reaches_the_outer_chat() -> None:
+    async def outer(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        await turn.gate("inner").wait()
+        turn.reply(f"heard {turn.last.content}")
+
+    inner = bb.Group(leaf(says("inside", opens="inner")))
+    assert contents(await bb.run(bb.Group(leaf(outer), inner), "hi")) == ["heard inside", "inside"]
+    nested = bb.Group(bb.Group(leaf(outer), bb.Flow()), bb.Group(inner) >> bb.Flow())
+    assert contents(await bb.run(nested, "hi")) == ["heard inside", "inside"]
+
+
+async def test_case_024_of_a_one_in_a_group_only_the_winner_is_heard() -> None:
+    async def outer(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        await turn.gate("over").wait()
+        turn.reply(" ".join(message.content for message in chat.messages if message.role == "assistant"))
+
+    went: list[str] = []
+    race = bb.One(leaf(says("loser")) >> leaf(hangs(went, opens="late")), leaf(says("winner", after="late")))
+    outcome = await bb.run(bb.Group(leaf(outer), race >> leaf(says("next", opens="over"))), "hi")
+    assert contents(outcome) == ["winner next", "winner", "next"]
+    assert went == ["cancelled"]
+
+
+async def test_case_025_nobody_beside_others_streams_to_the_client() -> None:
+    granted: list[bool] = []
+
+    async def streams(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        async with turn.stream() as out:
+            granted.append(bool(out))
+            await out.write("he")
+            await out.write("llo")
+
+    async def text(flow: bb.AnyFlow) -> list[str]:
+        async with bb.App().stream(flow, "hi") as stream:
+            return [chunk async for chunk in stream]
+
+    for flow in (*(kind(leaf(streams)) for kind in KINDS), leaf(streams, streams)):
+        said = "hello\n\nhello" if isinstance(flow, bb.Flow) else "hello"
+        assert await text(flow >> bb.Respond()) == [said]
+        assert await text(flow) == ["hello"]
+    assert granted == [False] * 10
+    assert await text(leaf(streams) >> bb.Respond()) == ["he", "llo"]
+    assert granted[-1] is True
+
+
+async def test_case_026_tokens_add_up() -> None:
+    def asks(tokens: int) -> bb.Flow:
+        model = ScriptedModel("x", usage=bb.Usage(input=tokens, output=1))
+        return bb.Flow().with_agent(bb.Agent(f"m{tokens}").with_model(model))
+
+    trace = bb.Recorder()
+    flow = (asks(1).with_id("one") >> bb.Group(asks(10), asks(100)) >> bb.All(asks(1000))).with_id("f")
+    outcome = await bb.run(flow, "hi", trace=trace)
+    assert outcome.usage == bb.Usage(input=1111, output=4)
+    own = {event.path: event.usage.input for event in trace.events if event.kind == "flow.end" and event.usage}
+    assert own["f/one"] == 1
+    assert sorted(own.values()) == [1, 10, 100, 1000]
+    assert trace.events[-1].usage == outcome.usage
+
+
+async def test_case_026_a_cancelled_losers_tokens_count() -> None:
+    spent: list[int] = []
+
+    async def loses(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        chat.add(bb.Message("?"))
+        await chat.ask()
+        spent.append(bb.spent().input)
+        turn.gate("asked").open()
+        await asyncio.Event().wait()
+
+    model = ScriptedModel("x", usage=bb.Usage(input=5))
+    loser = bb.Flow().with_agent(bb.Agent("loser").with_model(model).on_message(loses))
+    outcome = await bb.run(bb.One(loser, leaf(says("fast", after="asked"))), "hi")
+    assert outcome.usage == bb.Usage(input=5)
+    assert spent == [5]
+    assert contents(outcome) == ["fast"]
+
+
+async def test_trial_d5_fifty_members_give_fifty_savepoints() -> None:
+    app = bb.App()
+    flow = bb.All(*(leaf(says(str(i), after="go")) for i in range(49)), leaf(says("49", opens="go"))).with_id("f")
+    outcome = await app.run(flow.durable(), "hi", run_id="r-1")
+    assert contents(outcome) == [str(i) for i in range(50)]
+    again = await app.run(flow.durable(), "hi", run_id="r-1")
+    assert again.messages == outcome.messages
+    assert set(again.replayed) == {f"f/branch~agents.{i}" for i in range(50)}
+
+
+async def test_trial_d8_only_what_failed_runs_again() -> None:
+    calls: Counter[int] = Counter()
+    broken = {1, 3}
+
+    def counts(i: int) -> Handler:
+        async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+            calls[i] += 1
+            if i in broken:
+                raise ValueError(f"member {i}")
+            await asyncio.sleep(0.001 * i)
+            turn.reply(str(i))
+
+        return handler
+
+    app = bb.App()
+    flow = (bb.All(*(leaf(counts(i)) for i in range(5))) >> leaf(counts(9))).with_id("f").durable()
+    for first in ("member 1", "member 3"):
+        with pytest.raises(bb.AgentFailed, match=first):
+            await app.run(flow, "hi", run_id="r-1")
+        broken.discard(1 if first == "member 1" else 3)
+    outcome = await app.run(flow, "hi", run_id="r-1")
+    assert contents(outcome) == ["0", "1", "2", "3", "4", "9"]
+    assert calls == {0: 1, 1: 2, 2: 1, 3: 3, 4: 1, 9: 1}
+
+
+async def test_trial_d10_members_start_in_declaration_order() -> None:
+    order: list[int] = []
+
+    def starts(i: int) -> Handler:
+        async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+            order.append(i)
+
+        return handler
+
+    for kind in (bb.All, bb.Group):
+        order.clear()
+        await bb.run(kind(*(leaf(starts(i)) for i in range(20))), "hi")
+        assert order == list(range(20))
+
+
+async def test_trial_c11_what_joins_runs_once_and_with_everything() -> None:
+    heard: list[list[str]] = []
+    broken = [True]
+
+    async def slow(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        await asyncio.sleep(0.01)
+        if broken[0]:
+            raise ValueError("cut off")
+        turn.reply("slow")
+
+    async def joins(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        heard.append([message.content for message in turn.messages])
+
+    app = bb.App()
+    flow = (bb.All(leaf(says("quick")), leaf(slow)) >> leaf(joins)).with_id("f").durable()
+    with pytest.raises(bb.AgentFailed):
+        await app.run(flow, "hi", run_id="r-1")
+    broken[0] = False
+    await app.run(flow, "hi", run_id="r-1")
+    await app.run(flow, "hi", run_id="r-1")
+    assert heard == [["hi", "quick", "slow"]]
