@@ -389,6 +389,11 @@ class History:
         self.idle_attempts = 0
 
     @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self.ended is not None and self.ended.status == "finished"
+
+    @property
     def is_stuck(self) -> bool:
         """Whether the last attempts all ended without a trace: the run seems to kill its process."""
         return self.ended is None and not self.failed and self.idle_attempts >= STUCK_AFTER

@@ -33,6 +33,24 @@ def redacted(text: str) -> str:
     return text
 
 
+def settled(text: str) -> int:
+    """How much of a text that goes on may be redacted and sent: no secret can begin in that part and end after it."""
+    cut = len(text)
+    for secret in _secrets:
+        for size in range(min(len(secret) - 1, len(text)), 0, -1):
+            if text.endswith(secret[:size]):
+                cut = min(cut, len(text) - size)
+                break
+    straddled = True
+    while straddled:
+        straddled = False
+        for secret in _secrets:
+            at = text.find(secret, max(0, cut - len(secret) + 1), cut - 1 + len(secret))
+            if at != -1:
+                cut, straddled = at, True
+    return cut
+
+
 def has_secrets() -> bool:
     """Whether any secret is registered; lets a hot path skip the search."""
     return bool(_secrets)

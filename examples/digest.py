@@ -8,8 +8,6 @@ Needs no key and no network. With OPENAI_API_KEY (and OPENAI_BASE_URL, OPENAI_MO
 model writes the report from the facts. Exit codes: 0 done, 1 the run failed, 2 wrong usage.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import hashlib
@@ -29,7 +27,6 @@ import bb
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SUFFIXES: Final = (".md", ".markdown", ".txt")
-LONG: Final = 1500  # words; from here on a full report is worth its length
 T = TypeVar("T")
 Handler: TypeAlias = Callable[[bb.Turn, bb.ModelChat], Awaitable[None]]
 
@@ -83,16 +80,15 @@ COMMON: Final = frozenset(
 )
 
 
-def extract_facts(sections: Sections) -> Facts:
+def extract_facts(parts: Sections) -> Facts:
     """Count, and choose the three sentences that hold most of the document's own words."""
-    blocks = [b for prose in sections.prose for b in re.split(r"\n\s*\n|(?:\n|^)\s*(?:[-*+]|\d+\.)\s", prose)]
+    blocks = [b for prose in parts.prose for b in re.split(r"\n\s*\n|(?:\n|^)\s*(?:[-*+]|\d+\.)\s", prose)]
     sentences = [s for b in blocks for s in re.split(r"(?<=[.!?])\s+(?=\W*[^\W\d_a-z])", " ".join(b.split())) if s]
     terms = Counter(word for s in sentences for word in words(s) if len(word) > 3 and word not in COMMON)
     telling = {s for s in sentences if s[-1] in ".!?" and 8 <= len(words(s)) <= 40}
     weight = {s: sum(terms[word] for word in {*words(s)}) / len(words(s)) ** 0.5 for s in telling}
     best = sorted(sorted(telling, key=lambda s: (-weight[s], s))[:3], key=sentences.index)
-    count = sum(len(words(s)) for s in sentences)
-    return Facts(sections.name, count, sections.headings, dict(terms.most_common(40)), best)
+    return Facts(parts.name, sum(len(words(s)) for s in sentences), parts.headings, dict(terms.most_common(40)), best)
 
 
 def report(files: Sequence[Facts], *, full: bool) -> str:
@@ -158,7 +154,7 @@ def pipeline(files: Mapping[str, Path], out: Path, model: bb.Model | None) -> bb
         return extract
 
     async def choose(turn: bb.Turn, _: bb.ModelChat) -> None:
-        turn.select("long" if sum(file.words for file in handed(turn, Facts)) >= LONG else "short")
+        turn.select("long" if sum(file.words for file in handed(turn, Facts)) >= 1500 else "short")
 
     async def store(turn: bb.Turn, _: bb.ModelChat) -> None:
         await asyncio.to_thread(out.write_text, turn.last.content + "\n", "utf-8")
@@ -203,14 +199,11 @@ def find(paths: Sequence[Path], out: Path) -> dict[str, Path]:
     """The text files among paths and folders, by name below the folder they share; the digest itself is none."""
     found: set[Path] = set()
     for path in paths:
-        if path.is_dir():
-            names = [file.relative_to(path) for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file()]
-            found |= {(path / name).resolve() for name in names if not re.search(r"(^|/)\.", name.as_posix())}
-        elif not path.is_file() or b"\0" in path.read_bytes():
+        if not path.is_dir() and (not path.is_file() or b"\0" in path.read_bytes()):
             raise ValueError(f"{path}: {'not a text file' if path.is_file() else 'no such file or folder'}")
-        else:
-            found.add(path.resolve())
-    found.discard(out.resolve())
+        inside = [file.relative_to(path) for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file()]
+        shown = [file for file in inside if not any(part.startswith(".") for part in file.parts)]
+        found |= {(path / file).resolve() for file in (shown if path.is_dir() else [Path()])} - {out.resolve()}
     if not found:
         raise ValueError(f"no text files ({', '.join(SUFFIXES)}) in {', '.join(map(str, paths))}")
     base = os.path.commonpath([file.parent for file in found])
@@ -219,20 +212,19 @@ def find(paths: Sequence[Path], out: Path) -> dict[str, Path]:
 
 async def digest(flow: bb.NamedFlow, content: str, run_id: str, out: Path, parts: Parts) -> int:
     """Run the pipeline; show what it said, and which parts it did not have to do again."""
-    async with bb.App(store=bb.FileStore(".bb"), trace=parts) as app:
-        try:
+    try:
+        async with bb.App(store=bb.FileStore(".bb"), trace=parts) as app:
             outcome = await app.run(flow, content, run_id=run_id)
-        except bb.BBError as error:
-            kept = "" if isinstance(error, bb.Fatal) else "\nWhat was done is kept: the same command goes on with it."
-            print(f"digest.py: {error}{kept}", file=sys.stderr)
-            return 1
+    except bb.BBError as error:
+        kept = "" if isinstance(error, bb.Fatal) else "\nWhat was done is kept: the same command goes on from there."
+        print(f"digest.py: {error}{kept}", file=sys.stderr)
+        return 1
     shown = "\n".join(f"  {how:8}  {path}" for path, how in parts.seen.items())
     print(f"{outcome.answer}\n\n{out} written by run {run_id}\n{shown}")
     return 0
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(description="Write a digest of text files, durably.")
     parser.add_argument("paths", nargs="*", type=Path, help="text files and folders (default: bb's README and docs)")
     parser.add_argument("--out", type=Path, default=Path("digest.md"), help="where it goes (default: %(default)s)")

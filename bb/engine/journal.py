@@ -66,6 +66,7 @@ class LogJournal:
         self._stream = run_stream(history.run_id)
         self._length = history.length
         self._queue: list[_Waiting] = []
+        self._trees: dict[str, Tree] = {}
         self._busy = False
 
     async def record(self, *facts: Fact) -> None:
@@ -83,7 +84,10 @@ class LogJournal:
             try:
                 future.result()
             except StoreError as error:
-                await self._insist(records, error)
+                # a branch that is given up (who lost in a `One`) must not take the run with it
+                insisting = asyncio.ensure_future(self._insist(records, error))
+                cancelled = await outlasted(insisting) or cancelled
+                insisting.result()
             self._landed(facts, len(records))
         except Interruption as error:
             self._break(error)
@@ -102,19 +106,26 @@ class LogJournal:
         """A number for a durable flow entered now."""
         return max(self.history.scopes, default=-1) + 1
 
-    async def keep_tree(self, stream: str, form: Tree) -> None:
-        """Keep the canonical form behind a signature, once for all runs."""
+    async def keep_tree(self, stream: str, form: Tree) -> bool:
+        """Keep the canonical form behind a signature, once for all runs; False: not before anything is recorded.
+
+        Replaying a finished run writes nothing.
+        """
+        if self.lease is None:
+            self._trees[stream] = form
+            return False
         record = dumps(form)
         with contextlib.suppress(Conflict):  # some run has kept it before, or an earlier try had landed
             for pause in _PAUSES:  # effects may be under way beside this: a store that fails for a moment stops none
                 try:
                     await self._store.append(stream, 0, [record])
-                    return
+                    return True
                 except (Conflict, StoreFull):
                     raise
                 except StoreError:
                     await self._clock.sleep(pause)
             await self._store.append(stream, 0, [record])
+        return True
 
     async def tree(self, signature: str) -> Tree | None:
         """The canonical form behind a signature, if it is kept."""
@@ -189,6 +200,8 @@ class LogJournal:
     async def _reopen(self, batch: list[_Waiting]) -> list[_Waiting]:
         """A finished run was replayed without a lease, and now there is something new: it is taken up again."""
         self.lease, opening = await self._claim()
+        for stream, form in self._trees.items():
+            await self.keep_tree(stream, form)
         fence = self.lease.fence
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return [

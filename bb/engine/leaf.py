@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
+
+from attrs import evolve
 
 from bb.agents.agent import Agent
 from bb.agents.chat import ModelChat
@@ -20,7 +23,7 @@ from bb.log import Delta
 from bb.messages import NO_USAGE, SEPARATOR, Message, Usage, spoken
 from bb.models.base import Model
 from bb.place import here
-from bb.redaction import has_secrets, redacted
+from bb.redaction import has_secrets, redacted, settled
 
 
 async def run_agents(node: Node, flow: Flow, state: State, path: str, ctx: Context) -> State:
@@ -56,7 +59,7 @@ async def run_agents(node: Node, flow: Flow, state: State, path: str, ctx: Conte
             delta = await scope.save(path, delta, took)
             if floor.streamed:
                 run.delivery.settle()
-    except BBError as error:
+    except (BBError, asyncio.CancelledError) as error:
         run.emit("flow.error", path, node.name, type(error).__name__)
         raise
     if run.tracer is not None:
@@ -244,8 +247,10 @@ class LeafFloor:
             return None
         self._run.stage_claimed = True
         before = ""
-        if not self._final and (pending := spoken((*self._state.chat[self._state.seed :], *said))):
-            before = pending + SEPARATOR
+        if not self._final:
+            own = [evolve(message, content=self._kept(message.content)) for message in said]
+            if pending := spoken((*self._state.chat[self._state.seed :], *own)):
+                before = pending + SEPARATOR
         self._sink = LiveSink(self._run, before, self._durable)
         return self._sink
 
@@ -259,12 +264,16 @@ class LeafFloor:
         if self._sink is None or not self._final or not self._sink.used:
             return
         # text that was sent cannot be taken back
-        if not said or redacted(said[-1].content) != self._sink.written:
+        if not said or self._kept(said[-1].content) != self._sink.written:
             raise WiringError(
                 "the agent replied again after it had streamed the answer, so stream and answer would differ",
                 flow=self._run.plan.name,
                 remedy="stream last, or put a Respond() after this flow",
             )
+
+    def _kept(self, text: str) -> str:
+        """A text as the answer will have it: a durable flow answers with what it saved, which is without secrets."""
+        return redacted(text) if self._durable else text
 
 
 class NoFloor:
@@ -303,14 +312,14 @@ class LiveSink:
         self.used = self.used or bool(text)
         if self._redact:
             # saved text is redacted as a whole; a secret may come in pieces, so its possible beginning waits
-            self._held = redacted(self._held + text)
-            cut = max(self._held.rfind("\n") + 1, 0)
-            text, self._held = self._held[:cut], self._held[cut:]
+            self._held += text
+            cut = settled(self._held)
+            text, self._held = redacted(self._held[:cut]), self._held[cut:]
         await self._send(text)
 
     async def flush(self) -> None:
         """Send what was held back."""
-        held, self._held = self._held, ""
+        held, self._held = redacted(self._held), ""
         await self._send(held)
 
     async def _send(self, text: str) -> None:

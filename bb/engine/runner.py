@@ -204,11 +204,12 @@ class Runner:
                 await self._admit(ask, history, None)
         tenure = Tenure(self, live, ask)
         try:
-            finished = history.ended is not None and history.ended.status == "finished"
-            if ask.replace or not finished:  # replaying a finished run changes nothing, and so needs no lease
+            if ask.replace or not history.finished:
                 lease = await tenure.take()
                 if ask.known:
                     history = await self._reread(ask, history, lease)
+            if history.finished:  # by now: replaying it changes nothing, and so needs no lease
+                await tenure.end()
             return await self._attempt(live, ask, history, tenure)
         finally:
             await tenure.end()
@@ -426,8 +427,9 @@ class Tenure:
         """Give the lease back; one that cannot be given back runs out by itself."""
         if self.lease is None:
             return
-        self._runner.keeper.drop(self.lease)
-        released = asyncio.ensure_future(self._runner.store.release(self.lease))
+        lease, self.lease = self.lease, None
+        self._runner.keeper.drop(lease)
+        released = asyncio.ensure_future(self._runner.store.release(lease))
         cancelled = await outlasted(released)
         with contextlib.suppress(BBError):
             released.result()

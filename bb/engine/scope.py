@@ -151,6 +151,5 @@ async def _adopt(
 
 
 async def _keep_tree(run: Run, journal: LogJournal, signature: str, form: Tree) -> None:
-    if signature not in run.trees:
-        await journal.keep_tree(tree_stream(signature), form)
+    if signature not in run.trees and await journal.keep_tree(tree_stream(signature), form):
         run.trees.add(signature)

@@ -42,6 +42,12 @@ _SELECT: Final = "SELECT key, raw, mode, value, rowid, store_time FROM Cache WHE
 _INSERT: Final = "INSERT INTO Cache(key, raw, mode, value, store_time) VALUES (?, 1, 1, ?, ?)"
 _UPDATE: Final = "UPDATE Cache SET value = ?, store_time = ? WHERE rowid = ?"
 
+_ADVANCE: Final = (
+    "UPDATE Cache SET value = ?, store_time = ? WHERE rowid = ? AND key = ? AND raw = 1 AND mode = 1 AND value = ? "
+    "AND EXISTS (SELECT 1 FROM Cache WHERE key = ? AND raw = 1 AND mode = 1 AND substr(value, 1, 8) = ?)"
+)
+_KNOWN: Final = 10_000  # heads to remember
+
 _Row = tuple[object, object, object, object, int, object]
 
 
@@ -60,6 +66,8 @@ class Rows:
     def __init__(self, sql: Sql, where: str) -> None:
         self._sql = sql
         self._where = where
+        self._known: dict[str, tuple[Head, bytes]] = {}
+        """Heads as this connection wrote them last: guesses, checked by the very statement that uses them."""
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
@@ -75,6 +83,8 @@ class Rows:
 
     def append(self, stream: str, expected: int, records: Sequence[bytes], lease: Lease | None, now: float) -> int:
         """As `Store.append`; nothing is written before everything is checked."""
+        if lease is not None and records and self._append_next(stream, expected, records, lease, now):
+            return expected + len(records)
         if lease is not None:
             self._check(lease)
         head = self.head(stream)
@@ -87,6 +97,22 @@ class Rows:
             raise StoreFull(f"stream {stream!r} has {length} records, and no stream has more than {_MOST}")
         self._write(stream, head, length, records, now)
         return length + len(records)
+
+    def _append_next(self, stream: str, expected: int, records: Sequence[bytes], lease: Lease, now: float) -> bool:
+        """The usual case, position and fence checked by the update itself; False changes nothing and explains nothing."""
+        head, old = self._known.get(stream, (None, b""))
+        length = expected + len(records)
+        if head is None or head.length != expected or length > _MOST:
+            return False
+        new = Head(head.row, length, head.size + sum(map(len, records)))
+        value = _sealed("=" + stream, _HEAD.pack(new.length, new.size))
+        fence = _FENCE.pack(lease.fence)
+        if self._sql(_ADVANCE, (value, now, head.row, "=" + stream, old, "!" + lease.name, fence)).rowcount != 1:
+            return False
+        for key, record in enumerate(records, (head.row << _SHIFT) + expected):
+            self._sql(_INSERT, (key, _sealed(key, record), None))
+        self._known[stream] = (new, value)
+        return True
 
     def read(self, stream: str, head: Head, start: int) -> list[bytes]:
         """The records of a stream from `start` on."""
@@ -151,6 +177,9 @@ class Rows:
             sql(_UPDATE, (value, now, row))
         for key, record in enumerate(records, (row << _SHIFT) + length):
             sql(_INSERT, (key, _sealed(key, record), None))
+        if len(self._known) >= _KNOWN:
+            self._known.clear()
+        self._known[stream] = (Head(row, length + len(records), size), value)
 
     # --- leases -----------------------------------------------------------------------------------------------------
 

@@ -296,7 +296,7 @@ class TurnStore:
         self._reads.lock.release()
 
     def _start_anew(self) -> None:
-        # A connection carried over a fork must never be used or closed, not even at exit: that may write an old log back.
+        # SQLite forbids to use a connection carried over a fork, or to close it, even at exit: it is leaked on purpose.
         for database in (self._writes, self._reads):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(database.abandon()))
         self._start()

@@ -48,7 +48,7 @@ class Case:
     cuts: int = 0
     """How often the run was cut off."""
     undecided: set[str] = field(factory=set)
-    """The races that had no winner on record when a process died."""
+    """The races that had no winner on record when an append went wrong."""
     read: Read | None = None
     found: list[str] = field(factory=list)
 
@@ -139,7 +139,6 @@ class Explorer:
             process.die()
         if process.dead:
             case.cuts += 1
-            case.undecided |= await self._undecided(case)
             await _bury(task)
             case.world.store.revive()
             return None
@@ -147,9 +146,7 @@ class Explorer:
         if error is None:
             return task.result()
         case.cuts += 1
-        if isinstance(error, Interruption):
-            case.undecided |= await self._undecided(case)
-        else:
+        if not isinstance(error, Interruption):
             case.found.append(f"it failed with {type(error).__name__}: {error}")
         return None
 
@@ -172,6 +169,7 @@ class Explorer:
         """Note what came out wrong; `exactly`: nothing was to run more often than in the reference."""
         if case.read is None:
             return
+        await self._judge_races(case)
         history, doubles = await self._log(case)
         case.found += doubles
         if history.ended is None or history.ended.status != "finished":
@@ -247,12 +245,14 @@ class Explorer:
             elif ran.entry in scope.entries.get(ran.path, {}):
                 yield f"{ran.what} at {ran.path} ran though {_entry(ran.entry)} was in the log"
 
-    async def _undecided(self, case: Case) -> set[str]:
-        """The races that the reference decided, and this case had not by now."""
-        if not self._races or self.reference.read is None:
-            return set()
+    async def _judge_races(self, case: Case) -> None:
+        """Note the races that the reference decided, and this case had not when something went wrong."""
+        if not self._races:
+            return
         wanted = await _decided(self.reference.world)
-        return wanted - await _decided(case.world)
+        for process in case.lives:
+            if process.struck_at is not None:
+                case.undecided |= wanted - await _decided(case.world, process.struck_at)
 
     def _is_kept(self, ran: Ran) -> bool:
         """Whether an effect is at a place that a durable flow keeps."""
@@ -374,9 +374,10 @@ def _known(fact: Fact, history: History) -> str:
             return ""
 
 
-async def _decided(world: World) -> set[str]:
+async def _decided(world: World, length: int | None = None) -> set[str]:
+    """The races that have a winner in the log, or in its first records."""
     history = History(RUN_ID)
-    history.read(await world.store.read(run_stream(RUN_ID)))
+    history.read((await world.store.read(run_stream(RUN_ID)))[:length])
     return {path for scope in history.scopes.values() for path in scope.decided}
 
 

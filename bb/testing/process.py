@@ -79,7 +79,8 @@ class Process:
 
     def __init__(self, world: World, answers: Answers, strike: Strike | None = None) -> None:
         self.appended: builtins.list[tuple[str, tuple[bytes, ...]]] = []
-        self.struck = False
+        self.struck_at: int | None = None
+        """How many records the run's log had when an append went wrong: from then on time runs differently."""
         self.lapsed = False
         """Whether another may hold the lease of what this one runs."""
         self.dead = False
@@ -145,7 +146,6 @@ class Process:
         self.appended.append((stream, tuple(records)))
         strike = self._strike
         when = strike.when if strike is not None and strike.at == len(self.appended) else None
-        self.struck = self.struck or when is not None
 
         def write() -> StoreError | Fenced | None:
             """Write, and answer a turn of the loop later, as a store does that is not in memory."""
@@ -161,22 +161,20 @@ class Process:
             assert isinstance(error, StoreError | Fenced)
             return error
 
+        written = when in {None, "after", "written", "lost"} and write() is None
+        if when is not None:
+            self.struck_at = self._world.length
         match when:
             case None:
-                write()
-            case "before":
-                self.die()
-                _fail(reply, _crash())
-            case "after":
-                write()
+                pass
+            case "before" | "after":
                 self.die()
                 _fail(reply, _crash())
             case "unwritten" | "written":
-                if when == "unwritten" or write() is None:
-                    self._hanging.append(reply)
+                self._hanging.append(reply)
                 self._doom = loop.create_task(self._die_soon())
             case "lost" | "refused":
-                if when == "refused" or write() is None:
+                if written or when == "refused":
                     loop.call_soon(_fail, reply, StoreError("the connection broke, as scripted"))
             case "held":
                 self._go = write

@@ -119,7 +119,9 @@ async def test_case_005_a_named_composite_runs_its_members_and_can_be_selected(
     router = bb.Flow().with_agent(bb.Agent().on_message(pick))
     assert (await bb.run(team, "hi")).answer == "a"
     assert (await bb.run(router >> bb.Select(team, bb.Flow().with_agent(B).with_id("b")), "hi")).answer == "a"
-    assert (await bb.run(router >> bb.Select((bb.Flow().with_agent(A) >> bb.Flow()).with_id("team")), "x")).answer == "a"
+    assert (
+        await bb.run(router >> bb.Select((bb.Flow().with_agent(A) >> bb.Flow()).with_id("team")), "x")
+    ).answer == "a"
 
 
 async def test_case_006_a_chain_with_one_named_step_is_selectable_by_that_name() -> None:

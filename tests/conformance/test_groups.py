@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -12,7 +13,7 @@ import bb
 from bb.testing.scripted_model import ScriptedModel
 
 Handler = Callable[[bb.Turn, bb.ModelChat], Awaitable[None]]
-KINDS = [bb.All, bb.One, bb.Group]
+KINDS: list[type[bb.All | bb.One | bb.Group]] = [bb.All, bb.One, bb.Group]
 
 
 def leaf(*handlers: Handler) -> bb.Flow:
@@ -198,10 +199,8 @@ async def test_case_021_when_all_fail_one_error_holds_all_causes() -> None:
 async def test_case_021_a_loser_that_ignores_its_cancellation_leaves_nothing() -> None:
     async def stubborn(turn: bb.Turn, chat: bb.ModelChat) -> None:
         turn.gate("late").open()
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            pass
         turn.reply("all the same")
 
     app = bb.App()
@@ -262,6 +261,22 @@ async def test_case_024_a_group_in_a_group_reaches_the_outer_chat() -> None:
     assert contents(await bb.run(nested, "hi")) == ["heard inside", "inside"]
 
 
+async def test_case_024_an_all_in_a_group_speaks_when_it_has_ended() -> None:
+    heard: list[str] = []
+
+    async def listens(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        await turn.gate("said").wait()
+        heard.append(turn.last.content)
+        turn.gate("heard").open()
+        await turn.gate("over").wait()
+        heard.append(turn.last.content)
+
+    apart = bb.All(leaf(says("one", opens="said")) >> leaf(says("two", after="heard")))
+    outcome = await bb.run(bb.Group(leaf(listens), apart >> leaf(says("", opens="over"))), "hi")
+    assert heard == ["hi", ""]
+    assert contents(outcome) == ["one", "two", ""]
+
+
 async def test_case_024_of_a_one_in_a_group_only_the_winner_is_heard() -> None:
     async def outer(turn: bb.Turn, chat: bb.ModelChat) -> None:
         await turn.gate("over").wait()
@@ -287,7 +302,8 @@ async def test_case_025_nobody_beside_others_streams_to_the_client() -> None:
         async with bb.App().stream(flow, "hi") as stream:
             return [chunk async for chunk in stream]
 
-    for flow in (*(kind(leaf(streams)) for kind in KINDS), leaf(streams, streams)):
+    flows: list[bb.AnyFlow] = [*(kind(leaf(streams)) for kind in KINDS), leaf(streams, streams)]
+    for flow in flows:
         said = "hello\n\nhello" if isinstance(flow, bb.Flow) else "hello"
         assert await text(flow >> bb.Respond()) == [said]
         assert await text(flow) == ["hello"]

@@ -63,9 +63,7 @@ async def test_case_009_a_chain_runs_in_order() -> None:
         return handler
 
     trace = bb.Recorder()
-    flow = (
-        leaf(listens("1")).with_id("a").next(leaf(listens("2")).with_id("b")).next(leaf(listens("3")).with_id("c"))
-    )
+    flow = leaf(listens("1")).with_id("a").next(leaf(listens("2")).with_id("b")).next(leaf(listens("3")).with_id("c"))
     outcome = await bb.run(flow, "hi", trace=trace)
     assert contents(outcome) == ["1", "2", "3"]
     assert heard == [["hi"], ["hi", "1"], ["hi", "1", "2"]]

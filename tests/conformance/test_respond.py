@@ -52,6 +52,13 @@ async def chunks(flow: bb.AnyFlow, app: bb.App | None = None, run_id: str | None
         return got
 
 
+async def collect(got: list[str], flow: bb.AnyFlow, app: bb.App | None = None, run_id: str | None = None) -> None:
+    """Keeps what a streaming client got until the run ended or failed; the run goes on without it."""
+    async with (app or bb.App()).stream(flow, "hi", run_id=run_id, detach=True) as stream:
+        async for chunk in stream:
+            got.append(chunk)  # noqa: PERF401 - what came before a failure counts
+
+
 async def answer(flow: bb.AnyFlow) -> str:
     return (await bb.run(flow, "hi")).answer
 
@@ -109,12 +116,7 @@ async def test_case_043_the_stages_already_delivered_come_again_in_order(streame
     flow = (leaf(one) >> RESPOND >> leaf(two) >> RESPOND).with_id("f").durable()
     got: list[str] = []
     with pytest.raises(bb.AgentFailed, match="crash"):
-        if streamed:
-            async with app.stream(flow, "hi", run_id="r-1") as stream:
-                async for chunk in stream:
-                    got.append(chunk)  # noqa: PERF401 - kept though it fails
-        else:
-            await app.run(flow, "hi", run_id="r-1")
+        await (collect(got, flow, app, "r-1") if streamed else app.run(flow, "hi", run_id="r-1"))
     assert got == (["one", " is", " told"] if streamed else [])
     broken[0] = False
     assert "".join(await chunks(flow, app, "r-1")) == "one is told\n\ntwo"
@@ -214,8 +216,8 @@ async def test_case_061_who_may_stream() -> None:
 
         flow: bb.AnyFlow = bb.Notify(_nowhere)
         for name in order:
-            step = {"|": RESPOND, "<": RESPOND.with_id("out")}.get(name)
-            flow = flow >> (leaf(asks(name)) if step is None else step)
+            steps: dict[str, bb.AnyFlow] = {"|": RESPOND, "<": RESPOND.with_id("out")}
+            flow = flow >> steps.get(name, leaf(asks(name)))
         assert "".join(await chunks(flow)) == ""
         return "".join(granted)
 
@@ -313,9 +315,7 @@ async def test_case_064_a_handler_that_fails_while_streaming_hangs_nothing() -> 
 
     got: list[str] = []
     with pytest.raises(bb.AgentFailed, match="broken"):
-        async with bb.App().stream(leaf(breaks) >> RESPOND, "hi") as stream:
-            async for chunk in stream:
-                got.append(chunk)  # noqa: PERF401 - kept though it fails
+        await collect(got, leaf(breaks) >> RESPOND)
     assert got == ["half"]
 
 
@@ -360,25 +360,21 @@ async def test_a_durable_retry_after_streamed_text_sends_the_listener_to_reconne
             await asyncio.sleep(0)
 
     tries: list[int] = []
-    read = asyncio.Event()
+    got: list[str] = []
 
     async def wavers(turn: bb.Turn, chat: bb.ModelChat) -> None:
         tries.append(1)
         async with turn.stream() as out:
             await out.write(f"try {len(tries)}")
             if len(tries) == 1:
-                await read.wait()
+                while "try 1" not in got:  # noqa: ASYNC110 - until the client has read it
+                    await asyncio.sleep(0.001)
                 raise ValueError("broken")
 
     app = bb.App(clock=Clock())
     flow = (leaf(says("stage")) >> RESPOND >> leaf(wavers) >> RESPOND).with_id("f").durable(retries=1)
-    got: list[str] = []
     with pytest.raises(bb.StreamBroken, match="became void") as caught:
-        async with app.stream(flow, "hi", run_id="r-1", detach=True) as stream:
-            async for chunk in stream:
-                got.append(chunk)
-                if chunk == "try 1":
-                    read.set()
+        await collect(got, flow, app, "r-1")
     assert got == ["stage", "\n\n", "try 1"]
     assert caught.value.run_id == "r-1"
     assert "".join(await chunks(flow, app, "r-1")) == "stage\n\ntry 2"

@@ -70,8 +70,9 @@ class Memory:
 
     def safe(self, side: SideFile) -> dict[str, int]:
         """The effects that must not be repeated, and how often they were done."""
+        counts = side.counts()
         return {
-            effect.what: side.counts()[effect.what]
+            effect.what: counts[effect.what]
             for effect in side.effects()
             if effect.path in self.saved or (effect.path, effect.entry) in self.entries
         }

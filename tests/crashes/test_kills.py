@@ -10,6 +10,7 @@ import time
 import pytest
 
 import bb
+from bb.log import run_stream
 from tests.crashes.pipeline import ALWAYS, SideFile, pipeline
 from tests.crashes.processes import Place, Workers, appears, cold, kill
 from tests.crashes.worker import Point
@@ -37,9 +38,11 @@ def check_effects(side: SideFile, kills: int, safe: dict[str, int]) -> None:
 
 async def test_killed_at_random_moments(place: Place, workers: Workers, right: object) -> None:
     rng = random.Random(seed())
+    assert place.finish(place.job("warm")) == right
     began = time.monotonic()
     assert place.finish(place.job("calm")) == right
-    span = 1.5 * (time.monotonic() - began)
+    span = 1.25 * (time.monotonic() - began)
+    print('SPAN', span)
 
     killed = number = 0
     while killed < KILLS:
@@ -93,7 +96,8 @@ async def test_killed_at_each_append(place: Place, workers: Workers, right: obje
         if workers.wait(workers.fork(job)) == 0:
             break  # it has no so many appends
         stream, expected, count = place.word(job)
-        assert len(await place.store.read(stream)) == expected + (count if point == "after" else 0)
+        if stream == run_stream(job.run_id):  # other runs may have kept the tree
+            assert len(await place.store.read(stream)) == expected + (count if point == "after" else 0)
         safe = (await place.memory(job.run_id)).safe(place.side(job.run_id))
         assert place.finish(place.job(job.run_id, "again")) == right
         check_effects(place.side(job.run_id), 1, safe)
@@ -125,8 +129,9 @@ async def test_a_killed_run_is_listed_as_interrupted_and_its_lease_is_free(
     app = bb.App(store=place.store)
     assert [run.status for run in await app.runs()] == ["running"]
     kill(pid)
-    while [run.status for run in await app.runs()] != ["interrupted"]:  # still a zombie, which holds nothing
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(2):
+        while [run.status for run in await app.runs()] != ["interrupted"]:  # still a zombie, which holds nothing
+            await asyncio.sleep(0.01)
     (place.home / "go").touch()
 
     began = time.monotonic()

@@ -88,6 +88,19 @@ def photo_finish(effects: Effects) -> bb.AnyFlow:
     return race.next(step(effects, "end")).with_id("r").durable()
 
 
+def close_race(effects: Effects) -> bb.AnyFlow:
+    """The loser is cancelled while its savepoint is being written."""
+    return (
+        bb.One(step(effects, "fast"), step(effects, "late", turns=1)).next(step(effects, "end")).with_id("r").durable()
+    )
+
+
+def nothing_to_save(effects: Effects) -> bb.AnyFlow:
+    """An inner durable flow that is entered and has nothing to remember."""
+    inner = bb.Select(step(effects, "never").with_id("never")).with_id("inner").durable()
+    return step(effects, "a").next(inner).next(step(effects, "b")).with_id("r").durable()
+
+
 def group(effects: Effects) -> bb.AnyFlow:
     members = bb.Group(*(step(effects, name, turns=turns, deaf=True) for name, turns in (("a", 4), ("b", 0), ("c", 8))))
     return members.next(step(effects, "join")).with_id("r").durable()
@@ -231,11 +244,13 @@ SHAPES: list[Build] = [
     asked,
     asked_again,
     chain,
+    close_race,
     crowd,
     group,
     group_of_chains,
     nested,
     nested_crowd,
+    nothing_to_save,
     notified,
     one_of,
     partly,

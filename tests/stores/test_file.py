@@ -284,7 +284,9 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path: Path, fsync: bool) -> 
         acknowledged = int(process.stdout.readline())
         time.sleep(pause)
         process.send_signal(signal.SIGKILL)
-        out, _ = process.communicate(timeout=60)
+        process.wait(timeout=60)
+        out = process.stdout.read()
+        process.communicate()
         acknowledged = max([acknowledged, *(int(line) for line in out.split("\n")[:-1])])
 
         async def check() -> int:

@@ -163,26 +163,31 @@ async def test_trial_i7_a_run_that_was_cut_off_there_goes_on_at_once() -> None:
     assert len(tries) == 2
 
 
-async def test_trial_i7_a_sibling_in_a_task_group_fails() -> None:
-    for group in (asyncio.TaskGroup, anyio.create_task_group):
-        slow, app = Slow(), bb.App()
+@pytest.mark.parametrize("library", ["asyncio", "anyio"])
+async def test_trial_i7_a_sibling_in_a_task_group_fails(library: str) -> None:
+    slow, app = Slow(), bb.App()
 
-        async def fails() -> None:
-            await slow.began.wait()  # noqa: B023 - runs within the loop
-            raise KeyError("sibling")
+    async def fails() -> None:
+        await slow.began.wait()
+        raise KeyError("sibling")
 
-        async def runs() -> None:
-            await app.run(slow.flow(durable=True), "hi", run_id="r-1")  # noqa: B023 - runs within the loop
+    async def runs() -> None:
+        await app.run(slow.flow(durable=True), "hi", run_id="r-1")
 
-        with Idle(), pytest.raises(ExceptionGroup) as caught:
-            async with group() as tasks:
-                for start in (runs, fails):
-                    if isinstance(tasks, asyncio.TaskGroup):
-                        tasks.create_task(start())
-                    else:
-                        tasks.start_soon(start)
-        assert caught.group_contains(KeyError)
-        await slow.ended.wait()
+    async def together() -> None:
+        if library == "asyncio":
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(runs())
+                tasks.create_task(fails())
+        else:
+            async with anyio.create_task_group() as group:
+                group.start_soon(runs)
+                group.start_soon(fails)
+
+    with Idle(), pytest.raises(ExceptionGroup) as caught:
+        await together()
+    assert caught.group_contains(KeyError)
+    await slow.ended.wait()
 
 
 async def test_trial_i7_a_cancel_scope_inside_a_handler_is_the_handlers_own() -> None:

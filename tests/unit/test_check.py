@@ -60,7 +60,10 @@ def test_exits_must_be_members_of_the_select_that_follows() -> None:
     select = bb.Select(A.with_id("x"), A.with_id("y"))
     assert codes(router("x", "y") >> select) == []
     assert codes(router("x", "z", "w") >> select) == [("unknown-exit", "flow~chain.0/body~agents.0")]
-    assert "'z', 'w' is no member of the Select that follows; it has x, y" in bb.check(router("z", "w") >> select)[0].message
+    assert (
+        "'z', 'w' is no member of the Select that follows; it has x, y"
+        in bb.check(router("z", "w") >> select)[0].message
+    )
     assert codes(router("z")) == []  # it may be chained to a Select later
 
 
@@ -117,7 +120,9 @@ def test_options_that_count_on_the_outermost_flow_only_are_warned_of() -> None:
     for inner in (A.with_id("x").durable(ttl=timedelta(1)), A.with_id("x").durable(resume_on_reregister=True)):
         assert bb.check(inner) == ()
         problems = bb.check((A >> inner).with_id("f").durable())
-        assert [(problem.code, problem.path, problem.warning) for problem in problems] == [("inner-option", "f/x", True)]
+        assert [(problem.code, problem.path, problem.warning) for problem in problems] == [
+            ("inner-option", "f/x", True)
+        ]
         assert bb.check((A >> inner).with_id("f")) == ()
     fine = A.with_id("x").durable(retries=2, forward_compatible=True)
     assert bb.check((A >> fine).with_id("f").durable()) == ()

@@ -52,7 +52,9 @@ def test_a_signature_is_sha_256_of_the_canonical_form() -> None:
 def test_the_signature_of_a_known_flow_stays_what_it_was() -> None:
     """Stored runs hold signatures: changing how they are made starts every run of every user afresh."""
     router = bb.Flow().with_agent(bb.Agent("router", "2").selects("x", "y"))
-    flow = (router >> bb.Select(A.with_id("x"), bb.All(B, C).with_id("y")) >> bb.Respond() >> bb.Notify(send)).with_id("f")
+    flow = (router >> bb.Select(A.with_id("x"), bb.All(B, C).with_id("y")) >> bb.Respond() >> bb.Notify(send)).with_id(
+        "f"
+    )
     assert bb.signature(flow) == GOLDEN
 
 
@@ -89,7 +91,9 @@ def test_what_counts() -> None:
     assert not same(agents("a"), bb.Flow().with_agent(bb.Agent()))
     assert not same(A, bb.Flow().with_agent(bb.Agent("a").selects("x")))
     assert not same(bb.Notify(send), bb.Notify(send, name="mail"))
-    assert not same(bb.Flow().with_agent(bb.Agent().on_message(answer)), bb.Flow().with_agent(bb.Agent().on_message(other)))
+    assert not same(
+        bb.Flow().with_agent(bb.Agent().on_message(answer)), bb.Flow().with_agent(bb.Agent().on_message(other))
+    )
     assert not same(bb.All(bb.All(A)), bb.All(A))
 
 
@@ -154,9 +158,7 @@ def test_replaced() -> None:
     versioned = bb.Flow().with_agent(bb.Agent("a", "2").selects("b", "c")).with_id("x")
     assert said(A.with_id("x"), versioned) == ("replaced x: agents a became agents a version 2 selecting b, c",)
     assert said(bb.All(A).with_id("x"), bb.Group(A).with_id("x")) == ("replaced x: all became group",)
-    assert said(bb.Notify(send).with_id("x"), bb.Flow().with_id("x")) == (
-        "replaced x: notify send became agents none",
-    )
+    assert said(bb.Notify(send).with_id("x"), bb.Flow().with_id("x")) == ("replaced x: notify send became agents none",)
 
 
 def test_moved_and_only_moved() -> None:

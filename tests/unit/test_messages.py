@@ -39,11 +39,11 @@ def test_builders_copy() -> None:
 
 
 def test_lists_given_become_tuples() -> None:
-    message = bb.Message("", calls=[bb.ToolCall("c", "n")], results=[bb.ToolResult("c")])  # type: ignore[arg-type]
+    message = bb.Message("", calls=[bb.ToolCall("c", "n")], results=[bb.ToolResult("c")])
     assert message.calls == (bb.ToolCall("c", "n"),)
     assert message.results == (bb.ToolResult("c"),)
     hash(message)
-    assert bb.Input([bb.Message("a")]).messages == (bb.Message("a"),)  # type: ignore[arg-type]
+    assert bb.Input([bb.Message("a")]).messages == (bb.Message("a"),)
 
 
 def test_calls_have_fresh_ids_and_raw_json() -> None:

@@ -58,9 +58,7 @@ def test_a_chains_model_goes_to_its_steps_when_it_is_chained() -> None:
 @settings(max_examples=50)
 def test_chaining_is_associative(three: list[Part]) -> None:
     world = World()
-    one, two, last = (
-        _prefixed(Plot(part).flow(world), prefix) for part, prefix in zip(three, "xyz", strict=True)
-    )
+    one, two, last = (_prefixed(Plot(part).flow(world), prefix) for part, prefix in zip(three, "xyz", strict=True))
     left, right = (one >> two) >> last, one >> (two >> last)
     assert left == right
     assert hash(left) == hash(right)
@@ -85,16 +83,18 @@ def _prefixed(flow: bb.AnyFlow, prefix: str) -> bb.AnyFlow:
 
 
 def test_equality_is_of_kinds_ids_options_and_agents() -> None:
-    assert A == bb.Flow().with_agent(bb.Agent("a"))
+    assert bb.Flow().with_agent(bb.Agent("a")) == A
     assert A != B
-    assert bb.All(A) != bb.Group(A) != bb.One(A) != bb.All(A)
+    beside: list[bb.AnyFlow] = [bb.All(A), bb.Group(A), bb.One(A), bb.Select(A.with_id("a"))]
+    assert len(set(beside)) == 4
     assert A.with_id("x") == A.with_id("x")
     assert A.with_id("x") != A.with_id("y")
-    assert A.with_id("x") != A.with_id("x").durable()
+    both: list[bb.AnyFlow] = [A.with_id("x"), A.with_id("x").durable()]
+    assert both[0] != both[1]
     assert A.with_id("x").durable() != A.with_id("x").durable(retries=1)
     assert A.with_id("x").durable(ttl=timedelta(1)) == A.with_id("x").durable(ttl=timedelta(1))
-    assert A != bb.Flow().with_agent(bb.Agent("a", "2"))
-    assert A != bb.Flow().with_agent(bb.Agent("a").selects("x"))
+    assert bb.Flow().with_agent(bb.Agent("a", "2")) != A
+    assert bb.Flow().with_agent(bb.Agent("a").selects("x")) != A
     assert A >> B != B >> A
     assert bb.All(A, B) != bb.All(B, A)
 
@@ -103,9 +103,9 @@ def test_models_and_functions_do_not_count() -> None:
     async def answer(turn: bb.Turn, chat: bb.ModelChat) -> None:
         pass
 
-    assert A == A.with_model(M)
+    assert A.with_model(M) == A
     assert bb.All(A).with_model(M) == bb.All(A).with_model(N) == bb.All(A)
-    assert A == bb.Flow().with_agent(bb.Agent("a").with_model(M).with_role("r").on_message(answer))
+    assert bb.Flow().with_agent(bb.Agent("a").with_model(M).with_role("r").on_message(answer)) == A
     assert bb.Notify(send, name="out") == bb.Notify(post, name="out")
     assert bb.Notify(send) != bb.Notify(post)  # by name they differ
     assert hash(A) == hash(A.with_model(M))

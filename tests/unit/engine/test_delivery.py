@@ -259,7 +259,7 @@ class Retelling(RuleBasedStateMachine):
 
         async def go() -> None:
             async for chunk in listener.chunks():
-                got.append(chunk)  # noqa: PERF401 - what came before a break counts
+                got.append(chunk)
 
         self.tasks.append(self.loop.create_task(go()))
 
