@@ -6,7 +6,7 @@ A record is the JSON array `[version, fence, tag, ...fields]`. Times are Unix mi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -420,14 +420,18 @@ def load_input(started: Started, codec: Codec) -> tuple[Input, Mapping[str, obje
     return input, params
 
 
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_MILLI: Final = timedelta(milliseconds=1)
+
+
 def millis(at: datetime) -> int:
     """An aware time as Unix milliseconds."""
-    return int(at.timestamp() * 1000)
+    return (at - _EPOCH) // _MILLI
 
 
 def moment(at: int) -> datetime:
     """Unix milliseconds as a UTC time."""
-    return datetime.fromtimestamp(at / 1000, UTC)
+    return _EPOCH + at * _MILLI
 
 
 # --- stream names ---------------------------------------------------------------------------------------------------

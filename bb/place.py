@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+from contextlib import suppress
+from contextvars import ContextVar, Token
 from typing import Protocol, TypeVar
 
 from attrs import frozen
@@ -51,6 +52,12 @@ class Place:
 
 here: ContextVar[Callable[[], Place]] = ContextVar("bb_place")
 """Tells the place; most handlers never ask, so it is made when they do."""
+
+
+def leave(token: Token[Callable[[], Place]]) -> None:
+    """Undo `here.set`. A coroutine that lost its loop is closed in some other context, where there is nothing to undo."""
+    with suppress(ValueError):
+        here.reset(token)
 
 
 def current_place() -> Place | None:

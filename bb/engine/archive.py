@@ -60,6 +60,8 @@ class Archive:
         history.read(await self._store.read(run_stream(run_id)))
         if not history.length:
             raise UnknownRun(f"no run {run_id} is kept", remedy="App.runs() lists those that are")
+        if history.started is None and history.ended is None:
+            raise CorruptRecord(f"run {run_id} has no beginning", remedy="restore the store from a copy")
         return history
 
     async def runs(self) -> list[RunInfo]:
@@ -81,8 +83,8 @@ class Archive:
             return RunInfo(run_id, last.flow, last.status, last.attempts, moment(last.started), moment(last.at))
         history = await self.history(run_id)
         started = history.started
-        if started is None:
-            raise CorruptRecord(f"run {run_id} has no beginning", remedy="restore the store from a copy")
+        if started is None:  # it ended just now
+            raise UnknownRun(f"run {run_id} is no longer kept")
         failure = history.last_failure
         return RunInfo(
             run_id,

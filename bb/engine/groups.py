@@ -97,10 +97,8 @@ async def _race(node: Node, path: str, tasks: list[asyncio.Future[State]], lanes
     try:
         while waiting and winner is None:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for index, task in enumerate(tasks):
-                if task not in done or task.cancelled():
-                    continue
-                error = task.exception()
+            ended = [(i, task.exception()) for i, task in enumerate(tasks) if task in done and not task.cancelled()]
+            for index, error in ended:
                 if isinstance(error, Interruption):
                     raise error
                 if error is None and winner is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -27,6 +28,16 @@ class _Held:
     until: float
     lost: Callable[[Fenced], None]
     cancel: Callable[[], None]
+    dead: Callable[[], bool]
+
+
+class _Process:
+    """What one process keeps: a fork has no threads, its parent's leases are not its own, and its locks may be taken."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.held: dict[str, _Held] = {}
+        self.thread: threading.Thread | None = None
 
 
 class Keeper:
@@ -35,49 +46,66 @@ class Keeper:
     def __init__(self, store: Store, seconds: float) -> None:
         self._store = store
         self._seconds = seconds
-        self._lock = threading.Lock()
-        self._held: dict[str, _Held] = {}
-        self._thread: threading.Thread | None = None
-        self._pid = 0
+        self._processes: dict[int, _Process] = {}
 
-    def hold(self, lease: Lease, run_id: str, lost: Callable[[Fenced], None], cancel: Callable[[], None]) -> None:
-        """Keep a lease; `lost` is called once if it goes to another, `cancel` when somebody asks for that. From any thread."""
-        with self._lock:
-            if self._pid != os.getpid():  # a fork has no threads, and its parent's leases are not its own
-                self._held, self._thread, self._pid = {}, None, os.getpid()
-            self._held[lease.name] = _Held(lease, run_id, time.monotonic() + self._seconds, lost, cancel)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._main, name="bb-keeper", daemon=True)
-                self._thread.start()
+    def hold(
+        self,
+        lease: Lease,
+        run_id: str,
+        lost: Callable[[Fenced], None],
+        cancel: Callable[[], None],
+        dead: Callable[[], bool],
+    ) -> None:
+        """Keep a lease. From any thread.
+
+        `lost` is called once if it goes to another, `cancel` when somebody asks for that; once `dead` says that the runner
+        will never run again, the lease is given back.
+        """
+        mine = self._mine()
+        with mine.lock:
+            mine.held[lease.name] = _Held(lease, run_id, time.monotonic() + self._seconds, lost, cancel, dead)
+            if mine.thread is None or not mine.thread.is_alive():
+                mine.thread = threading.Thread(target=self._main, name="bb-keeper", daemon=True)
+                mine.thread.start()
 
     def close(self) -> None:
         """Let the thread end at its next look; a later `hold` starts another."""
-        with self._lock:
-            self._thread = None
+        mine = self._mine()
+        with mine.lock:
+            mine.thread = None
 
     def drop(self, lease: Lease) -> None:
         """Keep the lease no longer."""
-        with self._lock:
-            self._held.pop(lease.name, None)
+        mine = self._mine()
+        with mine.lock:
+            mine.held.pop(lease.name, None)
+
+    def _mine(self) -> _Process:
+        pid = os.getpid()
+        return self._processes.get(pid) or self._processes.setdefault(pid, _Process())
 
     def _main(self) -> None:
         asyncio.run(self._keep())
 
     async def _keep(self) -> None:
+        mine = self._mine()
         renewed = idle = time.monotonic()
         while True:
             await asyncio.sleep(LOOK)
             now = time.monotonic()
-            with self._lock:
-                held = list(self._held.values())
+            with mine.lock:
+                held = list(mine.held.values())
                 if held:
                     idle = now
                 elif now - idle > IDLE:
-                    self._thread = None
-                if self._thread is not threading.current_thread():
+                    mine.thread = None
+                if mine.thread is not threading.current_thread():
                     return
             if not held:
                 continue
+            for one in [one for one in held if one.dead()]:
+                held.remove(one)
+                await self._give_back(one)
             await self._look(held)
             if now - renewed >= self._seconds / 3:
                 renewed = now
@@ -93,13 +121,20 @@ class Keeper:
         else:
             held.until = time.monotonic() + self._seconds
         if not alive:
-            with self._lock:
-                mine = self._held.get(held.lease.name) is held
-                self._held.pop(held.lease.name, None) if mine else None
-            if mine:
+            mine = self._mine()
+            with mine.lock:
+                kept = mine.held.get(held.lease.name) is held
+                if kept:
+                    del mine.held[held.lease.name]
+            if kept:
                 held.lost(
                     Fenced(f"the lease of run {held.run_id} went to another runner", remedy="join it by its run id")
                 )
+
+    async def _give_back(self, held: _Held) -> None:
+        self.drop(held.lease)
+        with contextlib.suppress(BBError):  # then it runs out
+            await self._store.release(held.lease)
 
     async def _look(self, held: list[_Held]) -> None:
         try:

@@ -22,7 +22,7 @@ from bb.flows.tree import Flow
 from bb.log import Delta
 from bb.messages import NO_USAGE, SEPARATOR, Message, Usage, spoken
 from bb.models.base import Model
-from bb.place import here
+from bb.place import here, leave
 from bb.redaction import has_secrets, redacted, settled
 
 
@@ -185,7 +185,7 @@ class Speaker:
                 path=self._path,
             ) from error
         finally:
-            here.reset(token)
+            leave(token)
             self.turn.close()
             self.ledger.close()
             if chat.close():

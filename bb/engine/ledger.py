@@ -9,7 +9,7 @@ from bb.codec import fingerprint
 from bb.engine.context import Context
 from bb.errors import Closed, NotSavable
 from bb.messages import NO_USAGE, Usage
-from bb.place import Place, here
+from bb.place import Place, here, leave
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class HandlerLedger:
         try:
             return await run()
         finally:
-            here.reset(token)
+            leave(token)
 
     def _check(self) -> None:
         if self._closed:

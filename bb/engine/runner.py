@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Mapping
 from datetime import timedelta
@@ -84,6 +85,14 @@ class Ask:
         return None if self.input is None else fingerprint([self.input, dict(self.params)])
 
 
+class _Process:
+    """What one process runs: a fork must not wait for its parent's tasks, nor for a lock that nobody will free."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, Live] = {}
+        self.lock = threading.Lock()
+
+
 class Runner:
     """Everything an app needs to run plans: the store, and the runs that are in memory."""
 
@@ -101,14 +110,22 @@ class Runner:
         self.store = store
         self.codec = codec
         self.clock = clock
-        self.live: dict[str, Live] = {}
+        self._processes: dict[int, _Process] = {}
         self._tracer = tracer
         self._model = model
         self._nonce = owner_nonce
         self._seconds = lease_seconds
         self.keeper = Keeper(store, lease_seconds)
-        self._lock = threading.Lock()
         self._trees: set[str] = set()
+
+    @property
+    def live(self) -> dict[str, Live]:
+        """The runs that are being run in this process."""
+        return self._mine().live
+
+    def _mine(self) -> _Process:
+        pid = os.getpid()
+        return self._processes.get(pid) or self._processes.setdefault(pid, _Process())
 
     # --- callers ---
 
@@ -137,8 +154,9 @@ class Runner:
             RunIdInUse, InputConflict: it is another run.
         """
         print_ = ask.fingerprint if ask.plan.durable else None
-        with self._lock:
-            live = self.live.get(ask.run_id) if ask.plan.durable else None
+        mine = self._mine()
+        with mine.lock:
+            live = mine.live.get(ask.run_id) if ask.plan.durable else None
             if live is not None and not live.ended and not live.dead:
                 if live.flow != ask.plan.name:
                     raise _in_use(ask, live.flow)
@@ -151,7 +169,7 @@ class Runner:
             live = Live(ask.run_id, ask.plan.name, print_, ask.detach)
             live.enter()
             if ask.plan.durable:
-                self.live[ask.run_id] = live
+                mine.live[ask.run_id] = live
             live.start(self._main(live, ask) if ask.plan.durable else self._plain(live, ask))
         return live
 
@@ -190,9 +208,10 @@ class Runner:
                 raise _was_cancelled(ask.run_id, ask.plan.name) from None
             raise
         finally:
-            with self._lock:
-                if self.live.get(ask.run_id) is live:
-                    del self.live[ask.run_id]
+            mine = self._mine()
+            with mine.lock:
+                if mine.live.get(ask.run_id) is live:
+                    del mine.live[ask.run_id]
 
     # --- one durable run ---
 
@@ -405,7 +424,8 @@ class Tenure:
         while True:
             self.lease = await self._runner.try_lease(self._ask.run_id)
             if self.lease is not None:
-                self._runner.keeper.hold(self.lease, self._ask.run_id, self._live.lose, self._live.ask_cancel)
+                live = self._live
+                self._runner.keeper.hold(self.lease, self._ask.run_id, live.lose, live.ask_cancel, lambda: live.dead)
                 return self.lease
             left = until - loop.time()
             if left <= 0:
@@ -425,7 +445,7 @@ class Tenure:
 
     async def end(self) -> None:
         """Give the lease back; one that cannot be given back runs out by itself."""
-        if self.lease is None:
+        if self.lease is None or self._live.dead:  # without its loop nothing can be awaited; the keeper sees to it
             return
         lease, self.lease = self.lease, None
         self._runner.keeper.drop(lease)

@@ -16,7 +16,7 @@ from bb.errors import BBError, Interruption, NotifyFailed, UpstreamError, is_fat
 from bb.flows.tree import All, Chain, DurableFlow, Flow, Group, NamedFlow, Notify, One, Respond, Select, flow_id
 from bb.log import Delta, Failed, millis
 from bb.messages import spoken
-from bb.place import Place, here
+from bb.place import Place, here, leave
 
 _FIRST_PAUSE = 0.5  # seconds; doubled per retry
 _LONGEST_PAUSE = 30.0
@@ -101,7 +101,7 @@ async def _notify(node: Node, notify: Notify, state: State, path: str, ctx: Cont
                 f"{notify.name or 'the sender'} failed: {type(error).__name__}: {error}", flow=node.name, path=path
             ) from error
         finally:
-            here.reset(token)
+            leave(token)
     if scope is not None:
         ctx.lane.check()
         await scope.save(path, Delta(), run.clock.monotonic() - began)

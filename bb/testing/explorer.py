@@ -329,7 +329,8 @@ def described(stream: str, records: tuple[bytes, ...]) -> str:
     """An append in words."""
     if stream != run_stream(RUN_ID):
         return stream.split("/", maxsplit=1)[0]
-    return " + ".join(_described(record) for record in records)
+    facts = [_described(record) for record in records]
+    return " + ".join(facts if len(facts) <= 2 else [*facts[:2], f"{len(facts) - 2} more"])
 
 
 def _described(record: bytes) -> str:

@@ -1,6 +1,6 @@
 """The pytest plugin that comes with bb: fixtures over a store in memory and a clock that never waits.
 
-bb itself is imported by the fixtures, not here: plugins load before coverage starts to look.
+What the fixtures are made of is imported by them, not here: plugins load in every run of pytest, and before coverage looks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bb.app import App
     from bb.testing.clock import ManualClock
     from bb.testing.mock_store import MockStore
@@ -41,8 +43,10 @@ def bb_store(bb_clock: ManualClock) -> MockStore:
 
 
 @pytest.fixture
-def bb_app(bb_store: MockStore, bb_clock: ManualClock, bb_recorder: Recorder) -> App:
+def bb_app(bb_store: MockStore, bb_clock: ManualClock, bb_recorder: Recorder) -> Iterator[App]:
     """An app over `bb_store`, `bb_clock` and `bb_recorder`; it needs no start and no stop."""
     from bb.app import App
 
-    return App(store=bb_store, clock=bb_clock, trace=bb_recorder)
+    app = App(store=bb_store, clock=bb_clock, trace=bb_recorder)
+    yield app
+    app._runner.keeper.close()  # its thread would outlive the test by some seconds

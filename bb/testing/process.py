@@ -264,10 +264,10 @@ class _Watched:
 class _NoKeeper(Keeper):
     """Leases do not run out here, and one thread per process would be many."""
 
-    def hold(self, lease: Lease, run_id: str, lost: Callable[[Fenced], None], cancel: Callable[[], None]) -> None:
+    def hold(self, *_: object, **__: object) -> None:
         pass
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, *_: object) -> None:
         pass
 
 

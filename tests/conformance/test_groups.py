@@ -68,12 +68,6 @@ def contents(outcome: bb.Outcome) -> list[str]:
     return [message.content for message in outcome.messages]
 
 
-@pytest.fixture(autouse=True)
-async def nothing_hangs():  # type: ignore[no-untyped-def]
-    async with asyncio.timeout(20):
-        yield
-
-
 @pytest.mark.parametrize("durable", [False, True])
 async def test_case_018_all_merges_every_reply_in_declaration_order(durable: bool) -> None:
     heard: list[int] = []
@@ -310,6 +304,20 @@ async def test_case_025_nobody_beside_others_streams_to_the_client() -> None:
     assert granted == [False] * 10
     assert await text(leaf(streams) >> bb.Respond()) == ["he", "llo"]
     assert granted[-1] is True
+
+
+@pytest.mark.parametrize("kind", [bb.All, bb.Group])
+async def test_case_025_a_respond_beside_others_delivers_nothing_by_itself(kind: type[bb.All | bb.Group]) -> None:
+    async def read(flow: bb.AnyFlow) -> list[str]:
+        async with bb.App().stream(flow, "hi") as stream:
+            chunks = [chunk async for chunk in stream]
+            assert "".join(chunks) == (await stream.outcome()).answer
+            return chunks
+
+    first = leaf(says("one", opens="one")) >> bb.Respond() >> leaf(says("two", after="other"))
+    beside = kind(first, leaf(says("three", after="one", opens="other")))
+    assert await read(beside >> bb.Respond()) == ["one\n\ntwo\n\nthree"]
+    assert await read(beside) == ["three"]  # nothing was delivered, so the last message is the answer
 
 
 async def test_case_026_tokens_add_up() -> None:

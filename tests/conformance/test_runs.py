@@ -891,7 +891,7 @@ async def test_case_058_no_run_gets_the_savepoint_of_another(tmp_path: Path) -> 
         turn.reply(turn.run_id)
 
     flow = bb.Flow().with_agent(bb.Agent("echo").on_message(echo)).with_id("echo").durable()
-    ids = [f"{kind}-{n}" for n in range(1000) for kind in ("run", "RUN")]
+    ids = [f"{kind}-{n}" for n in range(750) for kind in ("run", "RUN")]
     answers: dict[str, str] = {}
     for again in (False, True):
         app = bb.App(store=bb.FileStore(tmp_path / "state"))

@@ -90,13 +90,14 @@ def script(home: Path, code: str) -> str:
         capture_output=True,
         text=True,
         timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
 
 
 FORKS = {
-    "unused": "",
+    "unused": "pass",
     "used": "run('before')",
     "with its threads running": "asyncio.run(app.store.list('')); run('before'); assert threading.active_count() > 1",
 }
@@ -106,8 +107,8 @@ FORKS = {
 def test_an_app_is_used_in_a_fork(tmp_path: Path, before: str) -> None:
     printed = script(
         tmp_path,
-        before
-        + """
+        f"{before}\n"
+        + textwrap.dedent("""
         children = []
         for n in range(4):
             pid = os.fork()
@@ -119,7 +120,7 @@ def test_an_app_is_used_in_a_fork(tmp_path: Path, before: str) -> None:
         assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 4
         assert run("after") == "said"
         print((home / "calls").read_text().split().count("shared"), len(asyncio.run(app.runs())))
-        """,
+        """),
     )
     assert printed == "1 7"
 

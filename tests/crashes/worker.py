@@ -26,7 +26,7 @@ import bb
 from bb.stores.base import Lease
 from bb.stores.file import FileStore
 from bb.stores.rows import Rows
-from tests.crashes.pipeline import Extra, SideFile, pipeline, told
+from tests.crashes.pipeline import Extra, Lookup, SideFile, pipeline, told
 
 Point = Literal["", "before", "mid", "after", "event"]
 """Where to die: before an append, inside its transaction, when it is committed and nobody knows, or in an event's wake."""
@@ -136,7 +136,7 @@ def hooks(job: Job) -> dict[str, Extra]:
 
     async def holds(turn: bb.Turn) -> None:
         (home / "reached").touch()
-        while not (home / "go").exists():
+        while not (home / "go").exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(0.01)
 
     known: dict[str, Extra] = {"blocks": blocks, "holds": holds}
@@ -169,6 +169,11 @@ async def perform(job: Job) -> None:
         await asyncio.to_thread(thread.join)
     answer += [told(outcome) for outcome in outcomes]
     await app.stop()
+    tell(job, answer)
+
+
+def tell(job: Job, answer: list[object]) -> None:
+    """Write the answer of a job, whole or not at all."""
     new = Path(job.out + ".new")
     new.write_text(json.dumps(answer))
     new.rename(job.out)
@@ -213,6 +218,7 @@ def child(job: Job) -> None:
 
 def serve() -> None:
     """Fork a process per line `fork JOB`, answering its pid; `wait PID` answers how it ended."""
+    bb.Schema(Lookup).parse("{}")  # loads what a fork would load anew each time
     for line in iter(sys.stdin.readline, ""):
         word, _, rest = line.partition(" ")
         if word == "fork":
@@ -221,7 +227,8 @@ def serve() -> None:
                 child(Job(**json.loads(rest)))
         else:
             answer = os.waitstatus_to_exitcode(os.waitpid(int(rest), 0)[1])
-        print(answer, flush=True)
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

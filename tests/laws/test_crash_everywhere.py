@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -289,11 +290,23 @@ async def test_a_flow_comes_back_from_two_crashes(build: Build) -> None:
     assert report.cases == 41 + 6 * len(report.appends)
 
 
-@pytest.mark.parametrize("build", [all_of, group, nested, notified, single, stepped], ids=named)
+@pytest.mark.parametrize("build", [all_of, group, nested, notified, one_of, single, stepped], ids=named)
 async def test_two_processes_with_one_run_id_are_one_run(build: Build) -> None:
     effects = Effects()
     report = await race_everywhere(build(effects), "go", effects=effects)
     assert report.cases == 1 + 2 * len(report.appends)
+
+
+async def test_who_is_interrupted_beside_others_leaves_no_error_behind() -> None:
+    """Every member of a race meets the same lost lease, and each of their errors is looked at."""
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: said.append(context))
+    effects = Effects()
+    flow = bb.One(*(step(effects, f"{n}", turns=n // 2) for n in range(6))).with_id("r").durable()
+    await race_everywhere(flow, "go", effects=effects)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert said == []
 
 
 # --- engines that break it ------------------------------------------------------------------------------------------

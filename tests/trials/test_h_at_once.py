@@ -210,7 +210,7 @@ async def test_trial_H5_what_a_fenced_runner_saves_is_refused_and_it_joins_the_n
 async def test_trial_H5_a_lease_outlasts_a_step_that_blocks_its_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bb.engine.runner.Runner.__init__.__kwdefaults__", {"lease_seconds": 0.9}, raising=False)
+    monkeypatch.setattr("bb.engine.runner.Runner.__init__.__kwdefaults__", {"lease_seconds": 0.6}, raising=False)
     ran: list[str] = []
     blocked = threading.Event()
 
@@ -218,7 +218,7 @@ async def test_trial_H5_a_lease_outlasts_a_step_that_blocks_its_loop(
         async def block(turn: bb.Turn, chat: bb.ModelChat) -> None:
             ran.append("holder")
             blocked.set()
-            threading.Event().wait(2.0)  # nothing of this loop moves
+            threading.Event().wait(1.5)  # nothing of this loop moves
             turn.reply("holder")
 
         async def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_what_is_no_fact_is_refused_with_its_place(record: bytes) -> None:
 @pytest.mark.parametrize("version", [0, 2, 99, None, "1"])
 def test_a_format_that_is_not_known_says_so(version: Any) -> None:
     with pytest.raises(bb.CorruptRecord, match="format version"):
-        decode(encode(Forgotten("a"), 0).replace(b"[1", b"[" + repr(version).replace("None", "null").encode(), 1).replace(b"'", b'"'), "it")
+        decode(json.dumps([version, 0, "forget", "a", ""]).encode(), "it")
 
 
 def started(**changes: Any) -> Started:
@@ -223,7 +224,7 @@ def test_a_delta_shares_nothing_with_its_form() -> None:
     assert load_delta(form, CODEC).value == {"items": [1]}
 
 
-@pytest.mark.parametrize("form", [None, 7, "x", [], {"m": 7}, {"m": [[]]}, {"m": [["a", "b", 1]]}, {"t": 1}, {"u": "x"}])
+@pytest.mark.parametrize("form", [None, 7, "x", [], {"m": 7}, {"m": [[]]}, {"m": [["a", "b", 1]]}, {"t": 1}])
 def test_a_form_that_is_no_delta_is_corrupt(form: Any) -> None:
     with pytest.raises(bb.CorruptRecord):
         load_delta(form, CODEC)

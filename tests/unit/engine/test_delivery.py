@@ -36,12 +36,6 @@ async def until_first(delivery: Delivery, listener: Listener) -> tuple[str, asyn
     return await first, task
 
 
-@pytest.fixture(autouse=True)
-async def nothing_hangs():  # type: ignore[no-untyped-def]
-    async with asyncio.timeout(20):
-        yield
-
-
 async def test_every_listener_reads_from_the_first_character() -> None:
     delivery = Delivery("r")
     early = delivery.listen()

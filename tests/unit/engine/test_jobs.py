@@ -1,0 +1,190 @@
+"""Runs that nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import pytest
+import structlog
+
+import bb
+from bb.engine import jobs
+from bb.testing.mock_store import MockStore
+from tests.trials.kit import Disk, Work, mocked, until
+
+
+async def all_finished(app: bb.App, count: int) -> None:
+    async def done() -> bool:
+        return [run.status for run in await app.runs()] == ["finished"] * count
+
+    await until(done)
+
+
+async def test_a_job_waits_until_an_app_is_started(disk: Disk, work: Work) -> None:
+    app = disk.app(work.flow("a").durable())
+    run_id = await app.submit("a", "hi", params={"x": 1}, session_id="s")
+    await asyncio.sleep(0.02)
+    assert work.calls == [] and [run.run_id for run in await app.runs()] == [run_id]
+
+    await app.start()
+
+    await all_finished(app, 1)
+    assert (await app.run("a", "hi", params={"x": 1}, run_id=run_id)).session_id == "s"
+
+
+async def test_starting_twice_is_starting_once(disk: Disk, work: Work) -> None:
+    app = disk.app(work.flow("a").durable())
+    await app.submit("a", "hi", run_id="r")
+
+    await asyncio.gather(app.start(), app.start())
+    await app.start()
+
+    await all_finished(app, 1)
+    assert work.count("a") == 1
+
+
+async def test_no_more_jobs_run_at_once_than_there_are_workers(disk: Disk) -> None:
+    now = most = 0
+
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.01)
+        now -= 1
+        turn.reply("done")
+
+    flow = bb.Flow().with_agent(bb.Agent("a").on_message(handler)).with_id("a").durable()
+    async with disk.app(flow, workers=3) as app:
+        await asyncio.gather(*(app.submit("a", "hi") for _ in range(12)))
+        await all_finished(app, 12)
+
+    assert most == 3
+
+
+async def test_a_job_can_be_joined(disk: Disk, work: Work) -> None:
+    async with disk.app(work.flow("a").durable()) as app:
+        hold = work.hold("a")
+        await app.submit("a", "hi", run_id="r")
+        await hold.reached.wait()
+        joined = asyncio.create_task(app.run("a", "hi", run_id="r"))
+        left = asyncio.create_task(app.run("a", "hi", run_id="r"))
+        await asyncio.sleep(0.01)
+        left.cancel()
+        await asyncio.wait([left])
+        hold.go.set()
+
+        assert (await joined).answer == "a" and work.count("a") == 1
+
+
+async def test_a_job_goes_on_when_those_who_joined_it_leave(disk: Disk, work: Work) -> None:
+    async with disk.app(work.flow("a").durable()) as app:
+        hold = work.hold("a")
+        await app.submit("a", "hi", run_id="r")
+        await hold.reached.wait()
+        joined = asyncio.create_task(app.run("a", "hi", run_id="r"))
+        await asyncio.sleep(0.01)
+        joined.cancel()
+        await asyncio.wait([joined])
+        hold.go.set()
+
+        await all_finished(app, 1)
+        assert work.count("a") == 1
+
+
+async def test_a_job_whose_holder_died_is_found_by_the_next_sweep(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "SWEEP", 0.05)
+    store = MockStore()
+    flow = work.flow("a").durable()
+    lease = await store.acquire("run/r", "a process elsewhere", 30)
+    assert lease is not None
+    async with mocked(store, flow) as app:
+        await app.submit("a", "hi", run_id="r")
+        await asyncio.sleep(0.2)
+        assert work.calls == []
+        await store.release(lease)
+        await all_finished(app, 1)
+
+    assert work.count("a") == 1
+
+
+async def test_a_store_that_fails_does_not_end_the_sweeping(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "SWEEP", 0.02)
+    store = MockStore()
+    flow = work.flow("a").durable()
+    async with mocked(store, flow) as app:
+        await mocked(store, flow).submit("a", "hi", run_id="r")  # by another process
+        store.fail_read(1, times=3)
+        await until(lambda: work.calls == ["a"])
+        await all_finished(app, 1)
+
+
+async def test_a_flow_registered_from_another_thread_resumes_its_jobs(disk: Disk, work: Work) -> None:
+    flow = work.flow("a").durable()
+    await disk.app(flow).submit("a", "hi", run_id="r")
+    async with disk.app() as app:
+        thread = threading.Thread(target=app.register, args=(flow,))
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        await all_finished(app, 1)
+
+
+async def test_jobs_that_cannot_go_on_are_logged_once_each(disk: Disk, work: Work) -> None:
+    await disk.app(work.flow("gone").durable()).submit("gone", "hi", run_id="r1")
+    failing = work.flow("a").durable()
+    work.fail("a", 1)
+    with structlog.testing.capture_logs() as logs:
+        async with disk.app(failing) as app:
+            await app.submit("a", "hi", run_id="r2")
+
+            async def failed() -> bool:
+                return "failed" in [run.status for run in await app.runs()]
+
+            await until(failed)
+            app.register(work.flow("other").durable())
+            await asyncio.sleep(0.02)
+
+    by_run = [(entry.get("run_id"), entry["log_level"]) for entry in logs]
+    assert by_run.count(("r1", "warning")) == 1 and by_run.count(("r2", "error")) == 1
+
+
+async def test_stop_gives_running_jobs_their_time(disk: Disk, work: Work) -> None:
+    app, hold = disk.app(work.flow("a").durable()), work.hold("a")
+    await app.start()
+    await app.submit("a", "hi", run_id="r")
+    await hold.reached.wait()
+    stopping = asyncio.create_task(app.stop(timedelta(seconds=5)))
+    await asyncio.sleep(0.02)
+    assert not stopping.done()
+    hold.go.set()
+
+    await stopping
+
+    assert [run.status for run in await app.runs()] == ["finished"]
+
+
+async def test_an_app_may_be_started_again(disk: Disk, work: Work) -> None:
+    app = disk.app(work.flow("a").durable())
+    for n in range(3):
+        async with app:
+            await app.submit("a", "hi", run_id=f"r{n}")
+            await all_finished(app, n + 1)
+
+    assert work.count("a") == 3
+
+
+async def test_old_runs_are_pruned_now_and_then(disk: Disk, work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "PRUNE", -1.0)
+    app = disk.app(work.flow("a").durable(), retention=timedelta(0))
+    await app.run("a", "hi", run_id="r1")
+    await asyncio.sleep(0.01)
+    await app.run("a", "hi", run_id="r2")
+
+    async def pruned() -> bool:
+        return "r1" not in [run.run_id for run in await app.runs()]
+
+    await until(pruned)

@@ -1,0 +1,237 @@
+"""Admission, joining, taking over: what happens around the walk of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import bb
+from bb.engine import runner
+from bb.log import run_stream
+from bb.testing.clock import ManualClock
+from bb.testing.mock_store import MockStore
+from tests.trials.kit import Disk, Work, contents, cut_off, mocked, until
+
+
+async def test_a_fresh_id_is_made_up_and_told(disk: Disk, work: Work) -> None:
+    app = disk.app(work.flow("a").durable())
+
+    one, two = await app.run("a", "hi"), await app.run("a", "hi")
+
+    assert one.run_id != two.run_id and one.session_id == one.run_id
+    assert (await app.run("a", "hi", run_id=one.run_id)).replayed == ("a",)
+
+
+async def test_a_session_belongs_to_its_run(disk: Disk, work: Work) -> None:
+    app = disk.app(work.flow("a").durable())
+    outcome = await app.run("a", "hi", run_id="r", session_id="s")
+    assert outcome.session_id == "s"
+
+    with pytest.raises(bb.InputConflict, match="session"):
+        await app.run("a", "hi", run_id="r", session_id="other")
+
+    assert (await app.run("a", "hi", run_id="r")).session_id == "s"
+
+
+async def test_params_are_kept_with_the_run(disk: Disk) -> None:
+    seen: list[Any] = []
+
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        seen.append((dict(turn.params), turn.payload(dict), turn.metadata(dict), turn.request.model, turn.run_id))
+        if len(seen) == 1:
+            raise ValueError("once")
+        turn.reply("done")
+
+    flow = bb.Flow().with_agent(bb.Agent("a").on_message(handler)).with_id("a").durable()
+    given = bb.Input((bb.Message("hi"),), bb.Request(model="m"), {"p": 1}, {"h": "v"})
+    with pytest.raises(bb.AgentFailed):
+        await disk.app(flow).run("a", given, params={"x": (1, 2)}, run_id="r")
+
+    await disk.app(flow).run("a", run_id="r")
+
+    assert seen[0] == seen[1] == ({"x": (1, 2)}, {"p": 1}, {"h": "v"}, "m", "r")
+
+
+async def test_a_fenced_run_that_was_to_replace_joins_and_does_not_replace_again(work: Work) -> None:
+    clock = ManualClock()
+    store = MockStore(clock)
+    flow = work.flow("a").next(work.flow("b")).with_id("job").durable()
+    await mocked(store, flow).run("job", "hi", run_id="r")
+    hold = work.hold("a")
+    old = asyncio.create_task(mocked(store, flow).run("job", "hi", run_id="r", replace=True))
+    await hold.reached.wait()
+    clock.advance(runner.LEASE_SECONDS + 1)
+    await mocked(store, flow).run("job", "hi", run_id="r")
+    kept = await store.read(run_stream("r"))
+    hold.go.set()
+
+    assert (await old).replayed == ("job/a", "job/b")
+
+    assert await store.read(run_stream("r")) == kept
+
+
+async def test_a_run_that_lost_its_lease_while_its_step_waits_is_stopped(work: Work) -> None:
+    clock = ManualClock()
+    store = MockStore(clock)
+    flow = work.flow("a").durable()
+    app = mocked(store, flow)
+    app._runner.keeper._seconds = 0.1  # so that it looks after its lease at once
+    hold = work.hold("a")
+    old = asyncio.create_task(app.run("a", "hi", run_id="r"))
+    await hold.reached.wait()
+    clock.advance(runner.LEASE_SECONDS + 1)
+
+    new = await mocked(store, flow).run("a", "hi", run_id="r")
+
+    assert (await asyncio.wait_for(old, 5)).messages == new.messages  # though nobody let its own step go on
+    assert work.count("a") == 2
+
+
+async def test_a_caller_from_another_loop_joins(disk: Disk, work: Work) -> None:
+    app, hold = disk.app(work.flow("a").durable()), work.hold("a")
+    task = asyncio.create_task(app.run("a", "hi", run_id="r"))
+    await hold.reached.wait()
+    results: list[bb.Outcome] = []
+
+    def other() -> None:
+        results.append(asyncio.run(app.run("a", "hi", run_id="r")))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    await asyncio.sleep(0.05)
+    hold.go.set()
+    outcome = await task
+    await asyncio.to_thread(thread.join)
+
+    assert results == [outcome] and work.count("a") == 1
+
+
+async def test_an_error_reaches_every_joiner(disk: Disk, work: Work) -> None:
+    app, hold = disk.app(work.flow("a").durable()), work.hold("a")
+    hold.error = ValueError("no luck")
+    tasks = [asyncio.create_task(app.run("a", "hi", run_id="r")) for _ in range(3)]
+    await hold.reached.wait()
+    hold.go.set()
+
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert {str(result) for result in results} == {str(results[0])} and isinstance(results[0], bb.AgentFailed)
+
+
+async def test_one_loop_after_the_other_may_use_an_app(work: Work) -> None:
+    app = bb.App()
+    flow = work.flow("a").durable()
+
+    def in_a_loop_of_its_own() -> bb.Outcome:
+        return asyncio.run(app.run(flow, "hi", run_id="r"))
+
+    first = await asyncio.to_thread(in_a_loop_of_its_own)
+    second = await asyncio.to_thread(in_a_loop_of_its_own)
+    await app.stop()
+
+    assert first.messages == second.messages and work.count("a") == 1
+
+
+def test_a_run_whose_loop_died_is_taken_up(work: Work) -> None:
+    app = bb.App()
+    flow = work.flow("a").next(work.flow("b")).with_id("job").durable()
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        hold = work.hold("b")
+        loop.create_task(app.run(flow, "hi", run_id="r"), name="left behind")
+        await hold.reached.wait()
+
+    loop.run_until_complete(begin())
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # what this loop leaves behind is the point
+    loop.close()  # without cancelling anything, as a crashing framework does
+    del task
+
+    async def again() -> bb.Outcome:
+        outcome = await app.run(flow, "hi", run_id="r")
+        await app.stop()
+        return outcome
+
+    assert asyncio.run(again()).replayed == ("job/a",)
+    gc.collect()  # and what was left behind goes quietly, in this context
+
+
+async def test_waiting_for_a_holder_takes_real_time_and_no_more_than_asked(disk: Disk, work: Work) -> None:
+    flow = work.flow("a").durable()
+    hold = work.hold("a")
+    task = asyncio.create_task(disk.app(flow).run("a", "hi", run_id="r"))
+    await hold.reached.wait()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    with pytest.raises(bb.RunBusy, match="another process"):
+        await disk.app(flow, clock=ManualClock(auto=True)).run("a", "hi", run_id="r", wait=timedelta(seconds=0.2))
+
+    assert 0.15 < loop.time() - began < 1
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_store_that_cannot_give_a_lease_back_does_not_hide_the_outcome(work: Work) -> None:
+    class Stubborn(MockStore):
+        async def release(self, lease: bb.Lease) -> None:
+            raise bb.StoreError("no")
+
+    assert (await mocked(Stubborn(), work.flow("a").durable()).run("a", "hi", run_id="r")).answer == "a"
+
+
+async def test_a_finished_run_replays_while_its_lease_is_held(disk: Disk, work: Work) -> None:
+    flow = work.flow("a").durable()
+    app = disk.app(flow)
+    await app.run("a", "hi", run_id="r")
+    lease = await app.store.acquire(run_stream("r"), "somebody", 30)
+    assert lease is not None
+
+    outcome = await app.run("a", "hi", run_id="r", wait=timedelta(0))
+
+    assert outcome.replayed == ("a",)
+    await app.store.release(lease)
+
+
+async def test_nothing_is_left_live(disk: Disk, work: Work) -> None:
+    flow = work.flow("a").durable()
+    app = disk.app(flow)
+    await app.run("a", "hi", run_id="r1")
+    work.fail("a", 1)
+    with pytest.raises(bb.AgentFailed):
+        await app.run("a", "hi", run_id="r2")
+    await cut_off(app, work.hold("a"), "a", "hi", run_id="r3")
+    with pytest.raises(bb.InputConflict):
+        await app.run("a", "ho", run_id="r1")
+
+    assert app._runner.live == {}
+    assert [await app.store.holder(run_stream(run_id)) for run_id in ("r1", "r2", "r3")] == [None] * 3
+
+
+async def test_a_run_partly_durable_remembers_that_part(disk: Disk, work: Work) -> None:
+    flow = work.flow("before").next(work.flow("kept").durable()).next(work.flow("after")).with_id("job")
+    app = disk.app(flow)
+    await app.run("job", "hi", run_id="r")
+
+    outcome = await disk.app(flow).run("job", "hi", run_id="r")
+
+    assert outcome.replayed == ("job/kept",)
+    assert work.calls == ["before", "kept", "after", "before", "after"]
+    assert [name for name in await contents(app.store) if name.startswith("run/")] == ["run/r"]
+
+
+async def test_many_runs_of_a_registered_and_of_an_unregistered_flow(disk: Disk, work: Work) -> None:
+    flow = work.flow("a").durable()
+    app = disk.app()
+    await asyncio.gather(*(app.run(flow, "hi", run_id=f"r{n}") for n in range(50)))
+    app.register(flow)
+    outcomes = await asyncio.gather(*(app.run("a", "hi", run_id=f"r{n}") for n in range(50)))
+
+    assert all(outcome.replayed == ("a",) for outcome in outcomes) and work.count("a") == 50
+    await until(lambda: app._runner.live == {})
