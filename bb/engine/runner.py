@@ -420,11 +420,11 @@ class Tenure:
         # real time, not the app's clock: another process does not run on it
         loop = asyncio.get_running_loop()
         until = loop.time() + self._ask.wait.total_seconds()
+        live = self._live
         pause, longest = _POLL
         while True:
             self.lease = await self._runner.try_lease(self._ask.run_id)
             if self.lease is not None:
-                live = self._live
                 self._runner.keeper.hold(self.lease, self._ask.run_id, live.lose, live.ask_cancel, lambda: live.dead)
                 return self.lease
             left = until - loop.time()
@@ -458,9 +458,7 @@ class Tenure:
 
 
 def _was_cancelled(run_id: str, flow: str) -> RunCancelled:
-    return RunCancelled(
-        f"run {run_id} was cancelled", flow=flow, remedy="run it again to go on from what it saved"
-    )
+    return RunCancelled(f"run {run_id} was cancelled", flow=flow, remedy="run it again to go on from what it saved")
 
 
 def _in_use(ask: Ask, flow: str) -> RunIdInUse:

@@ -404,7 +404,9 @@ async def test_case_041_the_innermost_retries_count(disk: Disk, work: Work) -> N
     with pytest.raises(bb.AgentFailed):
         await mocked(MockStore(), flow).run("outer", "hi", run_id="r")
 
-    assert work.count("i") == 6 and work.count("a") == 1  # (1 + 2 tries) twice: an outer retry starts the inner ones anew
+    assert (
+        work.count("i") == 6 and work.count("a") == 1
+    )  # (1 + 2 tries) twice: an outer retry starts the inner ones anew
 
 
 async def test_case_041_an_inner_flow_without_retries_is_retried_by_the_outer_one(work: Work) -> None:

@@ -141,6 +141,7 @@ async def contents(store: bb.Store) -> dict[str, list[bytes]]:
 
 def mocked(store: MockStore, *flows: bb.NamedFlow | bb.DurableFlow, **options: Any) -> bb.App:
     """An app over a store with faults, on a clock that does not wait."""
-    app = bb.App(**{"store": store, "clock": ManualClock(auto=True)} | options)
+    options.setdefault("clock", ManualClock(auto=True))
+    app = bb.App(store=store, **options)
     app.register(*flows)
     return app

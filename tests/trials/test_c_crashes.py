@@ -42,10 +42,14 @@ def errands(work: Work) -> bb.DurableFlow:
         work.calls.append("post")
         sent.append(text)
 
+    def note(name: str) -> str:
+        work.calls.append(name)
+        return name
+
     async def steps(turn: bb.Turn, chat: bb.ModelChat) -> None:
         work.calls.append("steps")
-        one = await turn.step("one", lambda: work.calls.append("s1") or 1)
-        two = await turn.step("two", lambda: work.calls.append("s2") or 2)
+        one = await turn.step("one", note, "s1")
+        two = await turn.step("two", note, "s2")
         turn.reply(f"{one}{two}")
 
     race = bb.One(work.flow("fast"), work.flow("also"))
@@ -380,7 +384,9 @@ async def test_trial_C14_a_crash_around_any_entry_never_bricks_the_chat(when: An
         with pytest.raises((Crash, bb.BBError)):
             await mocked(store, tooled(Strict(3), run).durable()).run("work", "hi", run_id="r")
         store.revive()
-        assert (await mocked(store, tooled(Strict(3), run).durable()).run("work", "hi", run_id="r")).answer == "finished"
+        assert (
+            await mocked(store, tooled(Strict(3), run).durable()).run("work", "hi", run_id="r")
+        ).answer == "finished"
 
 
 async def test_trial_C14_a_new_turn_after_it_is_accepted(disk: Disk, work: Work) -> None:

@@ -11,7 +11,9 @@ from bb.messages import assistant
 from tests.trials.kit import Disk, Work, contents
 
 
-async def test_trial_F1_a_replaced_branch_is_reported_and_nothing_of_the_old_one_is_used(disk: Disk, work: Work) -> None:
+async def test_trial_F1_a_replaced_branch_is_reported_and_nothing_of_the_old_one_is_used(
+    disk: Disk, work: Work
+) -> None:
     def graph(branch: str) -> bb.DurableFlow:
         return bb.All(work.flow("news"), work.flow(branch)).next(work.flow("sum")).with_id("job").durable()
 

@@ -102,7 +102,9 @@ async def test_trial_I5_a_cancelled_run_ends_with_exactly_one_event(disk: Disk, 
     for caller in callers:
         with pytest.raises(bb.RunCancelled):
             await caller
-    assert [(event.kind, event.detail) for event in seen.events if event.kind == "run.end"] == [("run.end", "cancelled")]
+    assert [(event.kind, event.detail) for event in seen.events if event.kind == "run.end"] == [
+        ("run.end", "cancelled")
+    ]
     assert [run.status for run in await app.runs()] == ["cancelled"]
     assert [event.detail for event in await app.events("r") if event.kind == "run.end"] == ["cancelled"]
 
@@ -316,15 +318,19 @@ SHUTDOWN = """
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.1])
-async def test_trial_I11_a_loop_that_ends_while_the_store_writes_ends_quietly(tmp_path: Path, seconds: float) -> None:
+def test_trial_I11_a_loop_that_ends_while_the_store_writes_ends_quietly(tmp_path: Path, seconds: float) -> None:
     command = [sys.executable, "-X", "dev", "-c", textwrap.dedent(SHUTDOWN), str(tmp_path / "state"), str(seconds)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     assert ended.returncode == 0 and ended.stdout == "True\n"
     assert ended.stderr == ""
     app = bb.App(store=bb.FileStore(tmp_path / "state"))
-    assert {run.status for run in await app.runs()} <= {"interrupted"}
-    await app.stop()
+
+    async def statuses() -> set[str]:
+        async with app:
+            return {run.status for run in await app.runs()}
+
+    assert asyncio.run(statuses()) <= {"interrupted"}
 
 
 async def test_trial_I11_nothing_is_left_behind(tmp_path: Path, work: Work) -> None:

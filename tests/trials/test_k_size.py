@@ -14,7 +14,7 @@ from bb.engine.live import Live
 from bb.engine.run import Run
 from bb.log import History
 from bb.testing.mock_store import MockStore
-from tests.trials.kit import Disk, Work, contents, mocked
+from tests.trials.kit import Disk, Work, contents, mocked, until
 
 KIB = 1024
 
@@ -128,8 +128,7 @@ async def test_trial_K2_a_slow_store_holds_one_append_of_a_run_at_a_time(work: W
     flow = bb.All(*(work.flow(f"m{n}") for n in range(50))).with_id("job").durable()
     hang = store.hang_append(lambda stream, records: any(b'"job/' in record for record in records))
     task = asyncio.create_task(mocked(store, flow).run("job", "hi", run_id="r"))
-    while not hang.reached:
-        await asyncio.sleep(0)
+    await until(lambda: hang.reached)
     for _ in range(200):
         await asyncio.sleep(0)
     assert len(work.calls) == 50 and store.appends == 3  # the beginning, the tree, and the one that hangs

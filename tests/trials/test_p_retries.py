@@ -188,7 +188,12 @@ async def test_trial_P5_killed_cancelled_and_failed_runs_can_all_go_on(work: Wor
 async def test_trial_P7_reaching_a_cap_keeps_the_rounds_that_were_run(disk: Disk) -> None:
     ran: list[str] = []
     cap = [2]
-    tool = bb.Tool("t", "does", {"type": "object", "properties": {}}).on_call(lambda args: ran.append("t") or "ok")
+
+    def run(args: dict[str, Any]) -> str:
+        ran.append("t")
+        return "ok"
+
+    tool = bb.Tool("t", "does", {"type": "object", "properties": {}}).on_call(run)
 
     class Busy:
         asked = 0

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,7 +67,19 @@ def test_the_format_of_release_1_is_written_and_read(record: bytes) -> None:
 
 @pytest.mark.parametrize(
     "record",
-    [b"", b"x", b"[]", b"{}", b"7", b"null", b'[1,0]', b'[1,0,"what"]', b'[1,0,"s"]', b'[1,0,["s"],1]', b'[1,0,"in",1,2]'],
+    [
+        b"",
+        b"x",
+        b"[]",
+        b"{}",
+        b"7",
+        b"null",
+        b"[1,0]",
+        b'[1,0,"what"]',
+        b'[1,0,"s"]',
+        b'[1,0,["s"],1]',
+        b'[1,0,"in",1,2]',
+    ],
 )
 def test_what_is_no_fact_is_refused_with_its_place(record: bytes) -> None:
     with pytest.raises(bb.CorruptRecord, match="record 3 of run r"):
@@ -80,7 +93,7 @@ def test_a_format_that_is_not_known_says_so(version: Any) -> None:
 
 
 def started(**changes: Any) -> Started:
-    return Started(**{"flow": "job", "session": "r", "origin": "caller", "at": 1, "fingerprint": "f", "input": 0} | changes)
+    return evolve(Started("job", "r", "caller", 1, "f", 0), **changes)
 
 
 def folded(*facts: Fact) -> History:

@@ -94,9 +94,7 @@ async def test_a_job_goes_on_when_those_who_joined_it_leave(disk: Disk, work: Wo
         assert work.count("a") == 1
 
 
-async def test_a_job_whose_holder_died_is_found_by_the_next_sweep(
-    work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_whose_holder_died_is_found_by_the_next_sweep(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "SWEEP", 0.05)
     store = MockStore()
     flow = work.flow("a").durable()

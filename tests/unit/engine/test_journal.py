@@ -216,7 +216,10 @@ async def test_a_replay_takes_the_lease_only_when_there_is_something_new() -> No
     assert desk.claims == 1 and journal.history.attempts == 2
     assert journal.lease is not None
     fence = journal.lease.fence
-    assert (await desk.records())[1:] == [encode(Attempted(1, "call"), fence), *[encode(fact(n), fence) for n in range(3)]]
+    assert (await desk.records())[1:] == [
+        encode(Attempted(1, "call"), fence),
+        *[encode(fact(n), fence) for n in range(3)],
+    ]
 
 
 async def test_a_replay_that_cannot_get_the_lease_says_so_to_everyone() -> None:
@@ -274,5 +277,3 @@ async def test_outlasted_waits_through_cancellations_and_gives_the_last_one_back
     else:
         assert isinstance(await waiter, asyncio.CancelledError)
         assert future.done()
-
-

@@ -144,13 +144,15 @@ def test_a_run_whose_loop_died_is_taken_up(work: Work) -> None:
 
     async def begin() -> None:
         hold = work.hold("b")
-        loop.create_task(app.run(flow, "hi", run_id="r"), name="left behind")
+        behind.append(loop.create_task(app.run(flow, "hi", run_id="r")))
         await hold.reached.wait()
 
+    behind: list[asyncio.Task[bb.Outcome]] = []
     loop.run_until_complete(begin())
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # what this loop leaves behind is the point
     loop.close()  # without cancelling anything, as a crashing framework does
+    behind.clear()
     del task
 
     async def again() -> bb.Outcome:
