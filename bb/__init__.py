@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bb.agents.agent import Agent
+from bb.agents.agent import Agent, Handler
 from bb.agents.chat import ModelChat
 from bb.agents.reply import ModelReply
 from bb.agents.tool import Tool
@@ -119,6 +119,7 @@ __all__ = [
     "Flow",
     "GraphChanged",
     "Group",
+    "Handler",
     "Input",
     "InputConflict",
     "Interrupted",

@@ -1,6 +1,6 @@
 """What a chat of 1,000 messages costs on disk: bytes written, bytes kept, and whether a late step costs more than an early one.
 
-    python bench/chat.py
+Run it as `python bench/chat.py`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import asyncio
 import time
 from pathlib import Path
 
-import bb
 from common import TEXT, folder, show
+
+import bb
 
 MESSAGES = 1000
 

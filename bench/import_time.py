@@ -1,6 +1,6 @@
 """What `import bb` costs in time and memory, against `import asyncio`.
 
-    python bench/import_time.py
+Run it as `python bench/import_time.py`.
 """
 
 from __future__ import annotations

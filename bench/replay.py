@@ -1,6 +1,6 @@
 """The cost of replaying a saved step, and whether it is linear.
 
-    python bench/replay.py
+Run it as `python bench/replay.py`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-import bb
 from common import best, folder, show, steps
+
+import bb
 
 
 def replay(count: int) -> float:

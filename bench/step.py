@@ -1,6 +1,6 @@
 """The cost of one durable step on each store, against the write it needs; and of a step that is not durable.
 
-    python bench/step.py
+Run it as `python bench/step.py`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
-import bb
 from common import TEXT, best, diskcache_set, folder, ratio, show, sqlite_commit, steps, timed
+
+import bb
 
 STEPS = 300
 TOGETHER = 64

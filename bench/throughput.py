@@ -1,6 +1,6 @@
 """A thousand runs at once, ten steps each, over FileStore().
 
-    python bench/throughput.py
+Run it as `python bench/throughput.py`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-import bb
 from common import folder, show, steps
+
+import bb
 
 RUNS = 1000
 STEPS = 10

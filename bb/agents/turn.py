@@ -216,6 +216,16 @@ class Turn:
         """
         return _decoded(dict(self._metadata), type_) if self._metadata else None
 
+    @property
+    def path(self) -> str:
+        """Where in the flow this turn is, from the flow that was run."""
+        return self._path
+
+    @property
+    def flow(self) -> str:
+        """The id of the nearest named flow around it."""
+        return self._flow
+
     # answering
 
     def reply(self, said: str | Message | ModelReply[Any], *, value: object = None) -> None:

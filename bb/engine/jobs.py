@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Coroutine, Mapping
 from datetime import timedelta
@@ -31,6 +32,7 @@ class Jobs:
         self._plans = plans
         self._workers = workers
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
         self._slots = asyncio.Semaphore(workers)
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: set[str] = set()
@@ -40,8 +42,8 @@ class Jobs:
 
     @property
     def started(self) -> bool:
-        """Whether jobs are being run."""
-        return self._loop is not None and not self._loop.is_closed()
+        """Whether jobs are being run; not in a fork, which has its parent's loop but nothing that runs it."""
+        return self._loop is not None and not self._loop.is_closed() and self._pid == os.getpid()
 
     async def submit(self, ask: Ask) -> None:
         """Record a run as a job, and run it if the app is started."""
@@ -53,7 +55,7 @@ class Jobs:
         """Resume what is unfinished, and keep looking."""
         if self.started:
             return
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
         self._stopping = False
         self._slots = asyncio.Semaphore(self._workers)
         self._tasks, self._busy = set(), set()
@@ -73,10 +75,12 @@ class Jobs:
         if live:
             await asyncio.wait([run.wait_done(grace.total_seconds() + 1) for run in live])
         self._loop = None
-        for task in list(self._tasks):
+        here = asyncio.get_running_loop()
+        tasks = [task for task in list(self._tasks) if task.get_loop() is here]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=1)
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
 
     def _live(self) -> list[Live]:
         return [run for run in list(self._runner.live.values()) if not run.ended]

@@ -157,7 +157,7 @@ class Runner:
         mine = self._mine()
         with mine.lock:
             live = mine.live.get(ask.run_id) if ask.plan.durable else None
-            if live is not None and not live.ended and not live.dead:
+            if live is not None and not live.ended and not live.dead and not ask.replace:
                 if live.flow != ask.plan.name:
                     raise _in_use(ask, live.flow)
                 if print_ is not None and live.fingerprint is not None and print_ != live.fingerprint:

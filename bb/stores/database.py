@@ -42,6 +42,10 @@ class Database(Protocol):
         """
         ...
 
+    def statement(self) -> AbstractContextManager[Rows]:
+        """One statement, which is atomic by itself. Raises as `transaction` does."""
+        ...
+
     def checkpoint(self) -> None:
         """Move what is committed out of the log."""
         ...

@@ -162,6 +162,14 @@ class _Records(diskcache.Cache):
                 raise self._failure(error) from error
             raise
 
+    @contextmanager
+    def statement(self) -> Iterator[Rows]:
+        rows = self._rows
+        if rows is None:
+            raise StoreError(f"the store in {self.home} is not open")
+        with self._failing():
+            yield rows
+
     def checkpoint(self) -> None:
         with suppress(sqlite3.Error):  # what failed costs nothing but room
             self._con.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

@@ -1,13 +1,14 @@
 """Streams and leases as rows of diskcache's `Cache` table; every method runs inside the caller's transaction.
 
     key                       value
-    "=" + name of a stream    its head: how many records and bytes it has
+    "=" + name of a stream    nothing: its head, whose row stands for the name
     rowid of head << 24 | n   its n-th record
     "!" + name of a lease     fence, end and owner
     "#"                       the newest fence of the whole store, so that rows of leases can go
 
 A record is found by a small integer, since the unique index stores each key a second time. Every value ends in a CRC-32 that
-starts from its key, so a damaged, swapped or missing row is noticed.
+starts from its key, so a damaged or swapped row is noticed, and a gap too. A stream ends where its rows end: an append then
+needs one statement and no second row, and a row deleted cleanly from the end was never written.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ _SHIFT: Final = 24
 _MOST: Final = 1 << _SHIFT  # records in one stream
 _ROWS: Final = 1 << 63 - _SHIFT  # a higher row cannot be the head of a stream
 _RAW: Final = 1  # diskcache's mark of a key and a value that are not pickled
-_HEAD: Final = struct.Struct("<IQ")
 _LEASE: Final = struct.Struct("<Qd")
 _FENCE: Final = struct.Struct("<Q")
 _CRC: Final = struct.Struct("<I")
@@ -42,8 +42,12 @@ _SELECT: Final = "SELECT key, raw, mode, value, rowid, store_time FROM Cache WHE
 _INSERT: Final = "INSERT INTO Cache(key, raw, mode, value, store_time) VALUES (?, 1, 1, ?, ?)"
 _UPDATE: Final = "UPDATE Cache SET value = ?, store_time = ? WHERE rowid = ?"
 
-_ADVANCE: Final = (
-    "UPDATE Cache SET value = ?, store_time = ? WHERE rowid = ? AND key = ? AND raw = 1 AND mode = 1 AND value = ? "
+_NEWEST: Final = "key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1"
+_LENGTH: Final = "SELECT key FROM Cache WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1"
+_APPEND: Final = (
+    "INSERT INTO Cache(key, raw, mode, value, store_time) SELECT ?, 1, 1, ?, ? "
+    "WHERE EXISTS (SELECT 1 FROM Cache WHERE rowid = ? AND key = ?) "
+    "AND EXISTS (SELECT 1 FROM Cache WHERE key = ? AND raw = 1) "
     "AND EXISTS (SELECT 1 FROM Cache WHERE key = ? AND raw = 1 AND mode = 1 AND substr(value, 1, 8) = ?)"
 )
 _KNOWN: Final = 10_000  # heads to remember
@@ -53,11 +57,10 @@ _Row = tuple[object, object, object, object, int, object]
 
 @frozen
 class Head:
-    """The head of a stream: the row it is in, and how many records and bytes of records follow it."""
+    """The head of a stream: the row it is in, and how many records there are."""
 
     row: int
     length: int
-    size: int
 
 
 class Rows:
@@ -66,7 +69,7 @@ class Rows:
     def __init__(self, sql: Sql, where: str) -> None:
         self._sql = sql
         self._where = where
-        self._known: dict[str, tuple[Head, bytes]] = {}
+        self._known: dict[str, Head] = {}
         """Heads as this connection wrote them last: guesses, checked by the very statement that uses them."""
 
     # --- streams ----------------------------------------------------------------------------------------------------
@@ -77,14 +80,12 @@ class Rows:
         if row is None:
             return None
         value, rowid = row
-        if len(value) != _HEAD.size or rowid >= _ROWS:
+        if value or rowid >= _ROWS:
             raise self._corrupt(f"the head of stream {stream!r}")
-        return Head(rowid, *_HEAD.unpack(value))
+        return Head(rowid, self._length(rowid))
 
     def append(self, stream: str, expected: int, records: Sequence[bytes], lease: Lease | None, now: float) -> int:
         """As `Store.append`; nothing is written before everything is checked."""
-        if lease is not None and records and self._append_next(stream, expected, records, lease, now):
-            return expected + len(records)
         if lease is not None:
             self._check(lease)
         head = self.head(stream)
@@ -98,57 +99,55 @@ class Rows:
         self._write(stream, head, length, records, now)
         return length + len(records)
 
-    def _append_next(self, stream: str, expected: int, records: Sequence[bytes], lease: Lease, now: float) -> bool:
-        """The usual case, position and fence checked by the update itself; False changes nothing and explains nothing."""
-        head, old = self._known.get(stream, (None, b""))
-        length = expected + len(records)
-        if head is None or head.length != expected or length > _MOST:
+    def append_next(self, stream: str, expected: int, record: bytes, lease: Lease, now: float) -> bool:
+        """The usual append, in one statement that needs no transaction around it; False changes nothing.
+
+        It holds only where this connection wrote to the stream last: the statement itself checks that the stream is still
+        that one, that it ends where it did, that the position is free and that the fence is the newest.
+        """
+        head = self._known.get(stream)
+        if head is None or head.length != expected or not 0 < expected < _MOST:
             return False
-        new = Head(head.row, length, head.size + sum(map(len, records)))
-        value = _sealed("=" + stream, _HEAD.pack(new.length, new.size))
+        key = (head.row << _SHIFT) + expected
+        values = (key, _sealed(key, record), now, head.row, "=" + stream, key - 1)
         fence = _FENCE.pack(lease.fence)
-        if self._sql(_ADVANCE, (value, now, head.row, "=" + stream, old, "!" + lease.name, fence)).rowcount != 1:
-            return False
-        for key, record in enumerate(records, (head.row << _SHIFT) + expected):
-            self._sql(_INSERT, (key, _sealed(key, record), None))
-        self._known[stream] = (new, value)
-        return True
+        try:
+            done = self._sql(_APPEND, (*values, "!" + lease.name, fence)).rowcount == 1
+        except sqlite3.IntegrityError:  # somebody else has the position
+            done = False
+        if done:
+            self._known[stream] = Head(head.row, expected + 1)
+        return done
+
+    def size(self, head: Head, start: int) -> int:
+        """How many bytes the records from `start` on have, without reading them."""
+        keys = ((head.row << _SHIFT) + max(start, 0), (head.row << _SHIFT) + head.length)
+        ((size,),) = self._sql("SELECT total(length(value)) FROM Cache WHERE key BETWEEN ? AND ?", keys).fetchall()
+        return int(size)
 
     def read(self, stream: str, head: Head, start: int) -> list[bytes]:
         """The records of a stream from `start` on."""
-        first = (head.row << _SHIFT) + max(start, 0)
-        end = (head.row << _SHIFT) + head.length
-        if first >= end:
-            return []
+        key = (head.row << _SHIFT) + max(start, 0)
         records = []
-        key = first
-        # beyond the end, too: what the head does not count is as wrong as what is missing
-        for row in self._sql(_SELECT + "key BETWEEN ? AND ? ORDER BY key", (first, (head.row + 1 << _SHIFT) - 1)):
-            if row[0] != key or key >= end:
-                break
-            value = _payload(row)
+        for row in self._sql(_SELECT + "key BETWEEN ? AND ? ORDER BY key", (key, _last(head.row))):
+            value = _payload(row) if row[0] == key else None
             if value is None:
-                break
+                raise self._corrupt(f"record {key - (head.row << _SHIFT)} of stream {stream!r}")
             records.append(value)
             key += 1
-        else:
-            if key == end:
-                return records
-        raise self._corrupt(f"record {key - (head.row << _SHIFT)} of stream {stream!r}")
+        return records
 
     def list(self, prefix: str) -> builtins.list[StreamInfo]:
         """As `Store.list`."""
         infos = []
         sql = self._sql
-        rows = sql(_SELECT + "key >= ? AND key < ? ORDER BY key", ("=" + prefix, "=" + prefix + _LAST)).fetchall()
-        for row in rows:
+        names = sql(_SELECT + "key >= ? AND key < ? ORDER BY key", ("=" + prefix, "=" + prefix + _LAST)).fetchall()
+        for row in names:
             key, _, _, _, rowid, changed = row
             length, last = 0, None
-            value = _payload(row)
-            if value is not None and len(value) == _HEAD.size and rowid < _ROWS:
-                length, _ = _HEAD.unpack(value)
-                ends = sql(_SELECT + "key = ?", ((rowid << _SHIFT) + length - 1,)).fetchall()
-                last = _payload(ends[0]) if len(ends) == 1 else None
+            if _payload(row) == b"" and rowid < _ROWS:
+                for end in sql(_SELECT + _NEWEST, (rowid << _SHIFT, _last(rowid))).fetchall():
+                    length, last, changed = int(end[0]) - (rowid << _SHIFT) + 1, _payload(end), end[5]
             when = datetime.fromtimestamp(changed if isinstance(changed, int | float) else 0.0, UTC)
             infos.append(StreamInfo(str(key)[1:], length, when, last if last is not None else b""))
         return infos
@@ -157,29 +156,31 @@ class Rows:
         """As `Store.delete`."""
         if lease is not None:
             self._check(lease)
+        self._known.pop(stream, None)
         # by row, not by head: giving up a stream must work when its head is damaged
         for (row,) in self._sql("SELECT rowid FROM Cache WHERE key = ?", ("=" + stream,)).fetchall():
             if row < _ROWS:
-                self._sql("DELETE FROM Cache WHERE key BETWEEN ? AND ?", (row << _SHIFT, (row + 1 << _SHIFT) - 1))
+                self._sql("DELETE FROM Cache WHERE key BETWEEN ? AND ?", (row << _SHIFT, _last(row)))
             self._sql("DELETE FROM Cache WHERE rowid = ?", (row,))
         if leave:
             self._write(stream, None, 0, leave, now)
 
     def _write(self, stream: str, head: Head | None, length: int, records: Sequence[bytes], now: float) -> None:
         sql = self._sql
-        size = sum(map(len, records)) + (head.size if head is not None else 0)
-        key: str | int = "=" + stream
-        value = _sealed(key, _HEAD.pack(length + len(records), size))
         if head is None:
-            row = sql(_INSERT, (key, value, now)).lastrowid or 0
+            key: str | int = "=" + stream
+            row = sql(_INSERT, (key, _sealed(key, b""), now)).lastrowid or 0
         else:
             row = head.row
-            sql(_UPDATE, (value, now, row))
         for key, record in enumerate(records, (row << _SHIFT) + length):
-            sql(_INSERT, (key, _sealed(key, record), None))
+            sql(_INSERT, (key, _sealed(key, record), now))
         if len(self._known) >= _KNOWN:
             self._known.clear()
-        self._known[stream] = (Head(row, length + len(records), size), value)
+        self._known[stream] = Head(row, length + len(records))
+
+    def _length(self, row: int) -> int:
+        newest = self._sql(_LENGTH, (row << _SHIFT, _last(row))).fetchall()
+        return int(newest[0][0]) - (row << _SHIFT) + 1 if newest else 0
 
     # --- leases -----------------------------------------------------------------------------------------------------
 
@@ -252,6 +253,11 @@ class Rows:
             f"{what} in {self._where} is damaged or missing",
             remedy="restore the directory from a backup, or delete the stream to give it up",
         )
+
+
+def _last(row: int) -> int:
+    """The last key that a record of the stream in this row may have."""
+    return (row + 1 << _SHIFT) - 1
 
 
 def _lease(lease: Lease, until: float) -> bytes:

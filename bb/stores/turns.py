@@ -28,6 +28,7 @@ _T = TypeVar("_T")
 
 _PATIENCE: Final = 60.0  # seconds to wait for a locked database
 _SLOW: Final = 0.005  # seconds; a commit that took longer sends the next ones to the thread
+_STRETCH: Final = 0.002  # seconds that one task may write without a turn of the loop
 _DETOUR: Final = 16  # batches that then go there
 _FEW: Final = 128  # writes of one turn that are still made inline
 _LIGHT: Final = 256 * 1024  # bytes that are still written or read inline
@@ -41,6 +42,8 @@ class _Write:
 
     work: Callable[[Rows], object]
     future: Future[Any]
+    at_once: Callable[[Rows], bool] | None = None
+    """The same in one statement of its own, if that is possible; what it then gives is `value`."""
     value: object = None
     error: BaseException | None = None
 
@@ -81,7 +84,14 @@ class TurnStore:
             refused: Future[int] = get_running_loop().create_future()
             refused.set_exception(error)
             return refused
-        return self._write(lambda rows: rows.append(stream, expected, new, lease, time.time()), sum(map(len, new)))
+        write = _Write(
+            lambda rows: rows.append(stream, expected, new, lease, time.time()), get_running_loop().create_future()
+        )
+        if lease is not None and len(new) == 1:
+            write.at_once = lambda rows: rows.append_next(stream, expected, new[0], lease, time.time())
+            write.value = expected + 1
+        self._enter(write, sum(map(len, new)), alone=write.at_once is not None and self._is_alone())
+        return write.future
 
     async def read(self, stream: str, start: int = 0) -> builtins.list[bytes]:
         check_name(stream)
@@ -138,14 +148,35 @@ class TurnStore:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def _write(self, work: Callable[[Rows], _T], size: int) -> Future[_T]:
+        future: Future[_T] = get_running_loop().create_future()
+        self._enter(_Write(work, future), size)
+        return future
+
+    def _enter(self, write: _Write, size: int, *, alone: bool = False) -> None:
         turn = self._turn()
         if turn is None:
             turn = self._here.turn = _Turn(get_running_loop())
-            turn.loop.call_soon(self._flush, turn)
-        future: Future[_T] = turn.loop.create_future()
-        turn.writes.append(_Write(work, future))
+            if not alone:
+                turn.loop.call_soon(self._flush, turn)
+        else:
+            alone = False
+        turn.writes.append(write)
         turn.size += size
-        return future
+        if alone:
+            self._flush(turn)
+
+    def _is_alone(self) -> bool:
+        """Whether the task that writes is the one that wrote last; it then need not wait for others to join its turn.
+
+        Now and then it does all the same, so that it does not keep the loop to itself.
+        """
+        here = self._here
+        task, now = id(asyncio.current_task()), time.perf_counter()
+        alone = task == getattr(here, "writer", 0) and now - here.turned < _STRETCH
+        here.writer = task
+        if not alone:
+            here.turned = now
+        return alone
 
     def _turn(self) -> _Turn | None:
         """The open turn of the running loop."""
@@ -211,18 +242,26 @@ class TurnStore:
 
     def _commit(self, writes: Sequence[_Write]) -> None:
         began = time.perf_counter()
-        with self._writes.transaction() as rows:
-            for write in writes:
-                write.error = None
-                try:
-                    write.value = write.work(rows)
-                except (StoreError, Fenced) as error:  # refused before it wrote anything
-                    write.error = error
+        if not self._commit_at_once(writes):
+            with self._writes.transaction() as rows:
+                for write in writes:
+                    write.error = None
+                    try:
+                        write.value = write.work(rows)
+                    except (StoreError, Fenced) as error:  # refused before it wrote anything
+                        write.error = error
         self._log += 4 + 4 * len(writes)
         if time.perf_counter() - began > _SLOW * (1 + len(writes) / _FEW):
             self._detour = _DETOUR
         elif self._detour:
             self._detour -= 1
+
+    def _commit_at_once(self, writes: Sequence[_Write]) -> bool:
+        """Commit a lone write by a statement that is its own transaction; False when it did nothing."""
+        if len(writes) != 1 or writes[0].at_once is None:
+            return False
+        with self._writes.statement() as rows:
+            return writes[0].at_once(rows)
 
     def _checkpoint(self) -> Callable[[], None]:
         with self._writes.lock:
@@ -307,7 +346,7 @@ def _read(stream: str, start: int, rows: Rows, *, short: bool = False) -> list[b
     head = rows.head(stream)
     if head is None or head.length <= start:
         return []
-    if short and (head.length - start > _SHORT or head.size > _LIGHT):
+    if short and (head.length - start > _SHORT or rows.size(head, start) > _LIGHT):
         return None
     return rows.read(stream, head, start)
 

@@ -156,6 +156,38 @@ def test_a_fork_in_the_midst_of_a_run_leaves_the_run_to_its_parent(tmp_path: Pat
     assert printed == "0 ['wait']"
 
 
+def test_a_fork_of_a_started_app_starts_anew(tmp_path: Path) -> None:
+    printed = script(
+        tmp_path,
+        """
+        app.register(flow)
+
+        async def work(run_id):
+            async with app:
+                await app.submit("f", "job", run_id=run_id)
+                while [run.status for run in await app.runs() if run.run_id == run_id] != ["finished"]:
+                    await asyncio.sleep(0.01)
+
+        async def main():
+            async with app:
+                pid = os.fork()
+                if pid == 0:
+                    try:
+                        asyncio._set_running_loop(None)
+                        asyncio.run(work("in-the-child"))
+                        os._exit(0)
+                    finally:
+                        os._exit(1)
+                status = (await asyncio.to_thread(os.waitpid, pid, 0))[1]
+                await work("in-the-parent")
+                return status
+
+        print(asyncio.run(main()), (home / "calls").read_text().split())
+        """,
+    )
+    assert printed == "0 ['job', 'job']"
+
+
 def test_short_lived_threads_leave_nothing_open(tmp_path: Path) -> None:
     printed = script(
         tmp_path,

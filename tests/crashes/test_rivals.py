@@ -7,7 +7,11 @@ import os
 import signal
 import time
 from collections import Counter
+from datetime import timedelta
 
+import pytest
+
+import bb
 from tests.crashes.pipeline import ALWAYS
 from tests.crashes.processes import Place, Workers, appears, kill, until
 from tests.crashes.worker import Job
@@ -124,3 +128,8 @@ async def test_a_run_waits_for_another_process_only_so_long(place: Place, worker
     (place.home / "go").touch()
     assert await ended(workers, pid) == 0
     await until(lambda: place.said(first) == [right])
+
+
+def test_a_lease_of_less_than_a_second_is_refused() -> None:
+    with pytest.raises(bb.WiringError, match="a second or more"):
+        bb.App(lease=timedelta(seconds=0.9))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -141,3 +143,39 @@ async def test_trial_F5_a_finished_run_replays_from_its_own_log_without_running_
 
     assert (again.answer, again.messages, again.value) == (first.answer, first.messages, first.value)
     assert work.calls == [] and await contents(app.store) == before and len(again.replayed) == len(first.messages)
+
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "run_v1.json"
+
+
+def golden_flow(calls: list[str]) -> bb.DurableFlow:
+    def leaf(name: str) -> bb.NamedFlow:
+        async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+            calls.append(name)
+            counted = await turn.step("count", lambda: {"n": (1, 2, len(calls))})
+            turn.reply(name, value=[counted, turn.params["x"], turn.payload(dict)])
+
+        return bb.Flow().with_agent(bb.Agent(name, "1").on_message(handler)).with_id(name)
+
+    chain = leaf("a").next(bb.One(leaf("x"))).next(bb.Respond()).next(leaf("b"))
+    return chain.with_id("job").durable()
+
+
+async def test_trial_F4_a_run_begun_by_release_1_goes_on(disk: Disk) -> None:
+    # the file is what release 1 wrote of a run that failed in its last step; it is never changed
+    calls: list[str] = []
+    store = disk.store()
+    for stream, records in json.loads(GOLDEN.read_text()).items():
+        await store.append(stream, 0, [record.encode() for record in records])
+    await store.close()
+    app = disk.app(golden_flow(calls), store=store)
+    assert [(run.run_id, run.status) for run in await app.runs()] == [("r", "failed")]
+    given = bb.Input((bb.Message("hi"),), payload={"p": b"\x00"})
+    with pytest.raises(bb.InputConflict):
+        await app.run("job", "hi", run_id="r")
+
+    outcome = await app.run("job", given, params={"x": {1}}, run_id="r")
+
+    assert calls == ["b"] and outcome.answer == "a\n\nx" and len(outcome.messages) == 3
+    assert outcome.replayed == ("job/a", "job/body~one.1/x")
+    assert outcome.value == [{"n": (1, 2)}, {1}, {"p": b"\x00"}]  # the step of b had been recorded, too

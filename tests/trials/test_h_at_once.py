@@ -333,3 +333,51 @@ async def test_trial_H1_those_who_waited_leave_no_trace(disk: Disk, work: Work) 
     await asyncio.gather(*tasks)
 
     assert [event.kind for event in await apps[0].events("r")] == ["run.start", "flow.end", "run.end"]
+
+
+HANGS = """
+    import asyncio, sys
+    from pathlib import Path
+    import bb
+
+    home, hangs = Path(sys.argv[1]), sys.argv[2] == "hangs"
+
+    def leaf(name):
+        async def handler(turn, chat):
+            with open(home / "log", "a") as out:
+                out.write(name + "\\n")
+            if name == "b" and hangs:
+                print("at b", flush=True)
+                await asyncio.sleep(60)
+            turn.reply(name)
+        return bb.Flow().with_agent(bb.Agent(name).on_message(handler)).with_id(name)
+
+    async def main():
+        app = bb.App(store=bb.FileStore(home / "state"))
+        flow = leaf("a").next(leaf("b")).with_id("job").durable()
+        print("ready", flush=True)
+        outcome = await app.run(flow, "hi", run_id="r")
+        print(outcome.answer, *outcome.replayed)
+        await app.stop()
+
+    asyncio.run(main())
+"""
+
+
+def test_trial_H5_whoever_waits_takes_over_from_a_holder_that_is_killed(tmp_path: Path) -> None:
+    def process(mode: str, first_words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", textwrap.dedent(HANGS), str(tmp_path), mode]
+        made = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert made.stdout is not None
+        while made.stdout.readline().strip() != first_words:
+            assert made.poll() is None
+        return made
+
+    holder = process("hangs", "at b")
+    waiter = process("runs", "ready")
+    holder.kill()
+    holder.communicate(timeout=60)
+
+    out, err = waiter.communicate(timeout=20)  # far less than the lease of 30 seconds
+
+    assert (out, err) == ("b job/a\n", "") and (tmp_path / "log").read_text().split() == ["a", "b", "b"]
