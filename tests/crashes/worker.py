@@ -81,6 +81,8 @@ class Store(FileStore):
         future = super().append(stream, expected, records, lease)
         if doomed and self._job.point == "after":
             will(self._job, stream, expected, len(records))
+            if future.done():
+                die()
             future.add_done_callback(lambda _: die())
         future.add_done_callback(self._note)
         return future
