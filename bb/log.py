@@ -124,6 +124,13 @@ class Failed:
 
 
 @frozen
+class Stopped:
+    """A runner stopped in good order before it recorded anything, so this attempt does not count as a crash."""
+
+    at: int
+
+
+@frozen
 class Ended:
     """The run is over. It repeats what `runs()` lists, so that a listing reads one record per run."""
 
@@ -134,7 +141,7 @@ class Ended:
     attempts: int
 
 
-Fact: TypeAlias = Started | Attempted | Entered | Saved | Decided | Entry | Forgotten | Failed | Ended
+Fact: TypeAlias = Started | Attempted | Entered | Saved | Decided | Entry | Forgotten | Failed | Stopped | Ended
 
 _TAGS: Final[Mapping[str, type[Any]]] = {
     "run": Started,
@@ -145,18 +152,26 @@ _TAGS: Final[Mapping[str, type[Any]]] = {
     "e": Entry,
     "forget": Forgotten,
     "fail": Failed,
+    "stop": Stopped,
     "end": Ended,
 }
 _TAG_OF: Final[Mapping[type[Any], str]] = {cls: tag for tag, cls in _TAGS.items()}
-_FIELDS: Final[Mapping[type[Any], Callable[[Any], tuple[object, ...]]]] = {
-    cls: attrgetter(*(a.name for a in cls.__attrs_attrs__)) for cls in _TAGS.values()
+
+
+def _values_of(cls: type[Any]) -> Callable[[Any], tuple[object, ...]]:
+    first, *rest = (a.name for a in cls.__attrs_attrs__)
+    return attrgetter(first, *rest) if rest else lambda fact: (getattr(fact, first),)
+
+
+_VALUES: Final[Mapping[type[Any], Callable[[Any], tuple[object, ...]]]] = {
+    cls: _values_of(cls) for cls in _TAGS.values()
 }
 
 
 def encode(fact: Fact, fence: int) -> bytes:
     """A fact as a record. The fence makes it differ from what a rival would write at the same position."""
     cls = type(fact)
-    return dumps([VERSION, fence, _TAG_OF[cls], *_FIELDS[cls](fact)])
+    return dumps([VERSION, fence, _TAG_OF[cls], *_VALUES[cls](fact)])
 
 
 def decode(record: bytes, where: str) -> Fact:
@@ -370,6 +385,8 @@ class History:
                     self.failures[path] = self.failures.get(path, 0) + 1
                     for inner in [p for p in self.failures if p.startswith(path + "/")]:
                         del self.failures[inner]  # a retry outside restarts the budgets inside
+            case Stopped():
+                self.idle_attempts = 0
             case Ended(at=at):
                 self.ended = fact
                 self.failed = False

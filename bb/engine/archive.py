@@ -25,6 +25,7 @@ from bb.log import (
     History,
     Saved,
     Started,
+    Stopped,
     control_stream,
     decode,
     encode,
@@ -126,7 +127,7 @@ class Archive:
                 return Event("run.end" if final else "run.retry", run_id, path, moment(at), root, attempt, detail)
             case Ended(status=status, at=at, flow=flow):
                 return Event("run.end", run_id, flow, moment(at), flow, attempt, status)
-            case Entered() | Decided() | Entry() | Forgotten():
+            case Entered() | Decided() | Entry() | Forgotten() | Stopped():
                 return None  # what these led to shows in the savepoints
 
     async def cancel(self, run_id: str) -> None:

@@ -43,6 +43,7 @@ from bb.log import (
     History,
     Origin,
     Started,
+    Stopped,
     control_stream,
     encode,
     load_input,
@@ -270,6 +271,9 @@ class Runner:
         except asyncio.CancelledError:
             journal.check()
             if not live.cancel_asked:
+                if history.idle_attempts:
+                    with contextlib.suppress(Interruption):
+                        await journal.record(Stopped(millis(self.clock.now())))
                 raise
             error = await self._cancelled(run, journal, started)
             how = "cancelled"
@@ -313,7 +317,7 @@ class Runner:
             usage=run.usage,
             run_id=run.run_id,
             session_id=run.session_id,
-            replayed=tuple(run.replayed),
+            replayed=tuple(dict.fromkeys(run.replayed)),
         )
 
     def _new_run(self, ask: Ask, live: Live, input: Input, journal: LogJournal | None) -> Run:

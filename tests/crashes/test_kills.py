@@ -96,7 +96,11 @@ async def test_killed_at_each_append(place: Place, workers: Workers, right: obje
             break  # it has no so many appends
         stream, expected, count = place.word(job)
         if stream == run_stream(job.run_id):  # other runs may have kept the tree
-            assert len(await place.store.read(stream)) == expected + (count if point == "after" else 0)
+            length = len(await place.store.read(stream))
+            if point == "after":  # what runs beside it may have been kept as well, before anybody heard of either
+                assert length >= expected + count
+            else:
+                assert length == expected
         safe = (await place.memory(job.run_id)).safe(place.side(job.run_id))
         assert place.finish(place.job(job.run_id, "again")) == right
         check_effects(place.side(job.run_id), 1, safe)

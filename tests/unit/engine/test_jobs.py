@@ -186,3 +186,33 @@ async def test_old_runs_are_pruned_now_and_then(disk: Disk, work: Work, monkeypa
         return "r1" not in [run.run_id for run in await app.runs()]
 
     await until(pruned)
+
+
+async def test_stopping_in_good_order_is_no_crash_however_often(disk: Disk) -> None:
+    began = 0
+    patient = True
+
+    async def slow(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        nonlocal began
+        began += 1
+        if patient:
+            await asyncio.sleep(60)
+        turn.reply("done")
+
+    flow = bb.Flow().with_agent(bb.Agent("slow").on_message(slow)).with_id("slow").durable()
+    run_id = await disk.app(flow).submit("slow", "hi")
+    for deploy in range(1, 8):
+        app = disk.app(flow)
+        await app.start()
+
+        async def is_under_way(count: int = deploy) -> bool:
+            return began == count
+
+        await until(is_under_way)
+        await app.stop(timedelta(0))
+
+    assert [run.status for run in await disk.app().runs()] == ["interrupted"]
+    patient = False
+    async with disk.app(flow) as app:
+        await all_finished(app, 1)
+        assert (await app.run("slow", run_id=run_id)).answer == "done"
