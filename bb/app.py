@@ -268,7 +268,7 @@ class App:
     ) -> Ask:
         return Ask(
             plan=self._plan(flow),
-            input=None if input is RESUME else _input(input),
+            input=(None if not params else Input()) if input is RESUME else _input(input),
             params=dict(params or {}),
             run_id=fresh_id() if run_id is None else check_id(run_id, "run id"),
             known=run_id is not None,

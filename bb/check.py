@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from attrs import frozen
 
@@ -29,6 +29,9 @@ from bb.flows.tree import (
 from bb.models.base import Model
 
 
+NESTING: Final = 128  # levels
+
+
 @frozen
 class Problem:
     """One thing wrong with a flow: a stable code, what is wrong and what to do, and where. A warning refuses nothing."""
@@ -47,11 +50,26 @@ def check(flow: AnyFlow, *, model: Model | None = None, beside: Iterable[AnyFlow
 
     `model` is the one that agents without any fall back on; `beside` are flows registered with the same app.
     """
+    if deep := _too_deep(flow):
+        return (deep,)
     found = [
         *_walk(flow, segment("flow", 0, flow), model, None, durable=False, aside=False),
         *_agent_names(flow, beside),
     ]
     return tuple(sorted(found, key=lambda problem: problem.warning))
+
+
+def _too_deep(flow: AnyFlow) -> Problem | None:
+    """A flow nested so deep that walking it could exhaust the stack."""
+    level, depth = [flow], 0
+    while level and depth <= NESTING:
+        level = [child for parent in level for _, child in children(parent)]
+        depth += 1
+    if not level:
+        return None
+    return Problem(
+        "too-deep", f"more than {NESTING} flows inside each other; run some as flows of their own", segment("flow", 0, flow)
+    )
 
 
 def refuse(flow: AnyFlow, problems: tuple[Problem, ...]) -> None:

@@ -23,6 +23,7 @@ Origin: TypeAlias = Literal["caller", "job"]
 Status: TypeAlias = Literal["running", "interrupted", "failed", "finished", "cancelled", "expired", "stuck"]
 EndStatus: TypeAlias = Literal["finished", "cancelled", "expired"]
 
+_LONGEST_DETAIL: Final = 2000  # characters
 STUCK_AFTER: Final = 5  # attempts in a row that recorded nothing: the run kills its process
 
 
@@ -121,6 +122,11 @@ class Failed:
     final: bool
     error: str
     detail: str
+
+    @classmethod
+    def of(cls, error: Exception, path: str, at: int, *, final: bool) -> Failed:
+        """The record of an error; of a long message its beginning."""
+        return cls(path, at, final, type(error).__name__, redacted(str(error))[:_LONGEST_DETAIL])
 
 
 @frozen
@@ -307,6 +313,8 @@ class History:
 
     run_id: str
     length: int = 0
+    tail: list[bytes] = Factory(list)
+    """The last record that was read, if any: the same place holds another when the run was started over."""
     started: Started | None = None
     scopes: dict[int, Scope] = Factory(dict)
     attempts: int = 0
@@ -341,6 +349,7 @@ class History:
                 raise CorruptRecord(
                     f"{where} does not fit those before it: {error!r}", remedy="restore the store from a copy"
                 ) from error
+            self.tail = [record]
             facts.append(fact)
         return facts
 
@@ -404,6 +413,11 @@ class History:
     def _progress(self, at: int) -> None:
         self.progress = max(self.progress, at)
         self.idle_attempts = 0
+
+    def remembers_below(self, path: str) -> bool:
+        """Whether anything inside `path` may replay, in whichever durable flow."""
+        below = path + "/"
+        return any(place.startswith(below) for scope in self.scopes.values() for place in scope.remembered())
 
     @property
     def finished(self) -> bool:

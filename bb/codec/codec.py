@@ -37,6 +37,14 @@ class Codec:
         """
         return _write(Writer(self.types, self.limit, mask=has_secrets(), compare=False), value, root)
 
+    def fingerprint(self, value: object) -> str:
+        """What tells a value from others (see `fingerprint`), of the classes that can be saved too.
+
+        Raises:
+            NotSavable: a part has no form that could be compared.
+        """
+        return fingerprint(value, self.types)
+
     def load(self, plain: object) -> object:
         """The value that plain data stands for, new in all its mutable parts.
 

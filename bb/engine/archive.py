@@ -145,7 +145,7 @@ class Archive:
                 await self._store.append(control_stream(run_id), 0, [_CANCEL])
             return
         async with self._released(lease):
-            history.read(await self._store.read(run_stream(run_id), history.length))
+            history = await self.history(run_id)
             started = history.started
             if history.ended is not None or started is None:
                 return
@@ -226,8 +226,7 @@ class Archive:
         try:
             yield
         finally:
-            with contextlib.suppress(BBError):
-                await self._store.release(lease)
+            await self._runner.release(lease)
 
     def _now(self) -> int:
         return millis(self._runner.clock.now())

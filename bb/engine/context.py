@@ -23,13 +23,20 @@ class Lane:
         """Give the branch up."""
         self._closed = True
 
-    def check(self) -> None:
-        """Raise `CancelledError` in a branch that was given up and goes on all the same."""
+    @property
+    def closed(self) -> bool:
+        """Whether the branch, or one around it, was given up."""
         lane: Lane | None = self
         while lane is not None:
             if lane._closed:
-                raise asyncio.CancelledError("this branch was given up")
+                return True
             lane = lane._outer
+        return False
+
+    def check(self) -> None:
+        """Raise `CancelledError` in a branch that was given up and goes on all the same."""
+        if self.closed:
+            raise asyncio.CancelledError("this branch was given up")
 
 
 @frozen

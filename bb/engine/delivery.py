@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from bb.errors import StreamBroken
 
@@ -128,9 +128,10 @@ class Delivery:
 
     # for listeners
 
-    def part(self, index: int) -> str | None:
-        """The chunk at an index, or None when there is none yet."""
-        return self._chunks[index] if index < len(self._chunks) else None
+    def take(self, listener: Listener) -> str | None:
+        """What comes next for a listener, or None when there is nothing yet."""
+        with self._lock:  # the writer, in a thread of its own, may be cutting and joining the chunks just now
+            return listener.advance(self._chunks)
 
     @property
     def closed(self) -> bool:
@@ -186,6 +187,16 @@ class Listener:
         """The chunks were cut and joined: find the place again by characters."""
         self._index, self._offset = 0, self.taken
 
+    def advance(self, chunks: Sequence[str]) -> str | None:
+        """Step to the next chunk; what is left of it, or None when there is none yet."""
+        if self._index >= len(chunks):
+            return None
+        chunk = chunks[self._index]
+        self._index += 1
+        text, self._offset = chunk[self._offset :], max(0, self._offset - len(chunk))
+        self.taken += len(text)
+        return text
+
     async def chunks(self) -> AsyncIterator[str]:
         """The text as it comes, until the run ends.
 
@@ -200,12 +211,9 @@ class Listener:
                 closed = self._delivery.closed
                 if self.broken:
                     raise self._delivery.void()
-                chunk = self._delivery.part(self._index)
-                if chunk is not None:
-                    self._index += 1
-                    text, self._offset = chunk[self._offset :], max(0, self._offset - len(chunk))
+                text = self._delivery.take(self)
+                if text is not None:
                     if text:
-                        self.taken += len(text)
                         yield text
                         self._delivery.took()
                 elif closed:

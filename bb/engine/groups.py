@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from attrs import evolve
 
 from bb.engine.context import Context, Lane
 from bb.engine.plan import Node
 from bb.engine.run import State, merged
-from bb.engine.shared import Latch, Shared
+from bb.engine.shared import Latch, Seat, Shared, taken
 from bb.engine.tasks import LOSER_GRACE, stop, together
 from bb.errors import AgentFailed, Interruption
 from bb.logs import warning
@@ -21,15 +21,15 @@ Perform = Callable[[Node, State, str, Context], Awaitable[State]]
 async def run_all(node: Node, state: State, path: str, ctx: Context, perform: Perform) -> State:
     """Every member over its own copy of the chat, merged in declaration order."""
     ctx.run.emit("all.start", path, node.name)
-    inner = evolve(ctx, shared=None, seat=None, aside=True)
+    inner = evolve(ctx, shared=None, aside=True)
     start = state.picked(None)
-    if ctx.seat is not None:
-        await _first(node, path, ctx)
 
-    async def member(part: Node) -> State:
-        return await perform(part, start, f"{path}/{part.segment}", inner)
+    async def member(part: Node, seat: Seat | None) -> State:
+        with taken(seat):
+            return await perform(part, start, f"{path}/{part.segment}", evolve(inner, seat=seat))
 
-    outs = await together([member(part) for part in node.parts], to_end=ctx.scope is not None)
+    members = [member(part, seat) for part, seat in zip(node.parts, _seats(node, ctx), strict=True)]
+    outs = await together(members, to_end=ctx.scope is not None)
     out = merged(start, outs, path)
     if ctx.shared is not None:
         for message in out.chat[len(state.chat) :]:
@@ -42,21 +42,15 @@ async def run_group(node: Node, state: State, path: str, ctx: Context, perform: 
     ctx.run.emit("group.start", path, node.name)
     shared = ctx.shared if ctx.shared is not None else Shared(state.chat)
     start = state.picked(None)
-    resuming = ctx.scope is not None and ctx.scope.remembers_below(path)
-    if ctx.seat is not None:
-        await _first(node, path, ctx)
-    latch = Latch(len(node.parts)) if resuming else None
+    journal = ctx.run.journal
+    resuming = journal is not None and journal.history.remembers_below(path)
 
-    async def member(index: int, part: Node) -> State:
-        seat = latch.seat(index) if latch is not None else None
-        try:
+    async def member(part: Node, seat: Seat | None) -> State:
+        with taken(seat):
             inner = evolve(ctx, shared=shared, seat=seat, aside=True)
             return await perform(part, start, f"{path}/{part.segment}", inner)
-        finally:
-            if seat is not None:
-                seat.leave()
 
-    members = [member(i, part) for i, part in enumerate(node.parts)]
+    members = [member(part, seat) for part, seat in zip(node.parts, _seats(node, ctx, resuming), strict=True)]
     return merged(start, await together(members, to_end=ctx.scope is not None), path)
 
 
@@ -72,14 +66,14 @@ async def run_one(node: Node, state: State, path: str, ctx: Context, perform: Pe
     if chosen is not None:
         part = next(part for part in node.parts if part.segment == chosen)
         return await perform(part, start, f"{path}/{part.segment}", evolve(ctx, aside=True))
-    if ctx.seat is not None:
-        await _first(node, path, ctx)
+    seats = _seats(node, ctx)
     lanes = [Lane(ctx.lane) for _ in node.parts]
     views = [ctx.shared.fork() if ctx.shared is not None else None for _ in node.parts]
 
     async def member(index: int, part: Node) -> State:
-        inner = evolve(ctx, lane=lanes[index], shared=views[index], seat=None, aside=True)
-        return await perform(part, start, f"{path}/{part.segment}", inner)
+        with taken(seats[index]):
+            inner = evolve(ctx, lane=lanes[index], shared=views[index], seat=seats[index], aside=True)
+            return await perform(part, start, f"{path}/{part.segment}", inner)
 
     tasks: list[asyncio.Future[State]] = [asyncio.ensure_future(member(i, part)) for i, part in enumerate(node.parts)]
     winner = await _race(node, path, tasks, lanes)
@@ -112,14 +106,16 @@ async def _race(node: Node, path: str, tasks: list[asyncio.Future[State]], lanes
     if winner is None:
         errors = [task.exception() for task in tasks if not task.cancelled()]
         failed = [error for error in errors if isinstance(error, Exception)]
+        said = "; ".join(str(error) for error in failed)
         raise AgentFailed(
-            f"no member of One succeeded ({len(failed)} failed)", flow=node.name, path=path
+            f"no member of One succeeded ({len(failed)} failed): {said}", flow=node.name, path=path
         ) from ExceptionGroup("members of One", failed or [asyncio.InvalidStateError("no member ended")])
     return winner
 
 
-async def _first(node: Node, path: str, ctx: Context) -> None:
-    """At an outer latch: replay without waiting if anything inside may replay, else wait for one's turn."""
-    assert ctx.seat is not None
-    if ctx.scope is None or not ctx.scope.remembers_below(path):
-        await ctx.seat.pass_through()
+def _seats(node: Node, ctx: Context, resuming: bool = False) -> Sequence[Seat | None]:
+    """A seat for each member where some may replay: here, or beside a group around this one."""
+    if not resuming and ctx.seat is None:
+        return [None] * len(node.parts)
+    latch = Latch(len(node.parts), ctx.seat)
+    return [latch.seat(member) for member in range(len(node.parts))]

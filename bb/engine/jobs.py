@@ -59,8 +59,14 @@ class Jobs:
         self._stopping = False
         self._slots = asyncio.Semaphore(self._workers)
         self._tasks, self._busy = set(), set()
-        await self._sweep(None)
+        try:
+            await self._sweep(None)
+        except BaseException:
+            self._loop = None  # not started: another start tries again
+            raise
         self._spawn(self._keep_sweeping())
+        self._pruned = time.monotonic()
+        self._spawn(self._prune())  # a program that never lives for an hour has old runs too
 
     async def stop(self, grace: timedelta) -> None:
         """Take no more jobs, let runs end for a while, then interrupt them."""
@@ -83,7 +89,7 @@ class Jobs:
             await asyncio.wait(tasks, timeout=1)
 
     def _live(self) -> list[Live]:
-        return [run for run in list(self._runner.live.values()) if not run.ended]
+        return [run for run in self._runner.running if not run.ended]
 
     def registered(self, flow: str) -> None:
         """A flow was registered; if the app is started, its waiting runs resume."""

@@ -200,6 +200,8 @@ class LogJournal:
     async def _reopen(self, batch: list[_Waiting]) -> list[_Waiting]:
         """A finished run was replayed without a lease, and now there is something new: it is taken up again."""
         self.lease, opening = await self._claim()
+        if await self._store.read(self._stream, self._length - 1) != self.history.tail:
+            raise self._fenced()  # it was started over meanwhile, and this is another run's stream by now
         for stream, form in self._trees.items():
             await self.keep_tree(stream, form)
         fence = self.lease.fence

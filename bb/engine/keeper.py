@@ -38,6 +38,7 @@ class _Process:
         self.lock = threading.Lock()
         self.held: dict[str, _Held] = {}
         self.thread: threading.Thread | None = None
+        self.ended = threading.Event()
 
 
 class Keeper:
@@ -59,20 +60,22 @@ class Keeper:
         """Keep a lease. From any thread.
 
         `lost` is called once if it goes to another, `cancel` when somebody asks for that; once `dead` says that the runner
-        will never run again, the lease is given back.
+        will never run again, the lease is given back and lost.
         """
         mine = self._mine()
         with mine.lock:
             mine.held[lease.name] = _Held(lease, run_id, time.monotonic() + self._seconds, lost, cancel, dead)
             if mine.thread is None or not mine.thread.is_alive():
-                mine.thread = threading.Thread(target=self._main, name="bb-keeper", daemon=True)
+                mine.ended = threading.Event()
+                mine.thread = threading.Thread(target=self._main, args=(mine,), name="bb-keeper", daemon=True)
                 mine.thread.start()
 
     def close(self) -> None:
-        """Let the thread end at its next look; a later `hold` starts another."""
+        """Let the thread end; a later `hold` starts another."""
         mine = self._mine()
         with mine.lock:
             mine.thread = None
+            mine.ended.set()
 
     def drop(self, lease: Lease) -> None:
         """Keep the lease no longer."""
@@ -84,33 +87,36 @@ class Keeper:
         pid = os.getpid()
         return self._processes.get(pid) or self._processes.setdefault(pid, _Process())
 
-    def _main(self) -> None:
-        asyncio.run(self._keep())
-
-    async def _keep(self) -> None:
-        mine = self._mine()
+    def _main(self, mine: _Process) -> None:
+        ended, runner = mine.ended, asyncio.Runner()  # without a loop, and its files, until there is something to ask
         renewed = idle = time.monotonic()
-        while True:
-            await asyncio.sleep(LOOK)
-            now = time.monotonic()
-            with mine.lock:
-                held = list(mine.held.values())
+        try:
+            while not ended.wait(LOOK):
+                now = time.monotonic()
+                with mine.lock:
+                    held = list(mine.held.values())
+                    if held:
+                        idle = now
+                    elif now - idle > IDLE:
+                        mine.thread = None
+                    if mine.thread is not threading.current_thread():
+                        return
                 if held:
-                    idle = now
-                elif now - idle > IDLE:
-                    mine.thread = None
-                if mine.thread is not threading.current_thread():
-                    return
-            if not held:
-                continue
-            for one in [one for one in held if one.dead()]:
-                held.remove(one)
-                await self._give_back(one)
-            await self._look(held)
-            if now - renewed >= self._seconds / 3:
-                renewed = now
-                for one in held:
-                    await self._renew(one)
+                    due = now - renewed >= self._seconds / 3
+                    renewed = now if due else renewed
+                    runner.run(self._tend(held, due))
+        finally:
+            runner.close()
+
+    async def _tend(self, held: list[_Held], due: bool) -> None:
+        for one in [one for one in held if one.dead()]:
+            held.remove(one)
+            await self._give_back(one)
+            one.lost(Fenced(f"the event loop of run {one.run_id} was closed", remedy="run it again with its run id"))
+        await self._look(held)
+        if due:
+            for one in held:
+                await self._renew(one)
 
     async def _renew(self, held: _Held) -> None:
         try:

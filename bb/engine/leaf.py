@@ -16,7 +16,7 @@ from bb.engine.context import Context
 from bb.engine.ledger import HandlerLedger
 from bb.engine.plan import Node
 from bb.engine.run import Run, State, one_pick
-from bb.engine.tasks import together
+from bb.engine.tasks import is_cancelled, together
 from bb.errors import AgentFailed, BBError, Interruption, UnknownSelect, WiringError
 from bb.flows.tree import Flow
 from bb.log import Delta
@@ -175,14 +175,20 @@ class Speaker:
                 await self._floor.flush()
         except Interruption:
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and (is_cancelled() or self._ctx.lane.closed):
+                raise  # any other came from a task of the handler's own, and is a failure like all others
             if self._ctx.scope is not None:
                 self._ctx.scope.journal.check()
             await self.ledger.forget_last_answer()
+            said, advice = str(error), ""
+            if isinstance(error, BBError) and error.path in ("", self._path):
+                said, advice = error.message, error.remedy  # the place is said once
             raise AgentFailed(
-                f"agent {self.agent.name or self._index} failed: {type(error).__name__}: {error}",
+                f"agent {self.agent.name or self._index} failed: {type(error).__name__}: {said}",
                 flow=self._node.name,
                 path=self._path,
+                remedy=advice,
             ) from error
         finally:
             leave(token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
-from bb.codec import fingerprint
+from bb.codec import Codec
 from bb.engine.context import Context
 from bb.errors import Closed, NotSavable
 from bb.messages import NO_USAGE, Usage
@@ -23,6 +23,7 @@ class HandlerLedger:
         self._path = path
         self._agent = agent
         self._seen: dict[str, int] = {}
+        self._failed: dict[str, list[int]] = {}
         self._last_asks: list[str] = []
         self._asking = 0
         self._closed = False
@@ -35,8 +36,8 @@ class HandlerLedger:
             self._last_asks.clear()  # the answers before were good enough to go on from
         base = f"{self._agent}/{kind}/{name}"
         if scope is not None:
-            base += f"/{self._fingerprint(kind, name, request)}"
-        nth = self._seen[base] = self._seen.get(base, 0) + 1
+            base += f"/{_fingerprint(scope.journal.codec, kind, name, request, self._path)}"
+        nth = self._number(base)
         key = f"{base}/{nth}"
         if scope is None:
             return await self._run(key, run)
@@ -45,6 +46,9 @@ class HandlerLedger:
             self._asking += asks
             try:
                 value = await self._run(key, run)
+            except BaseException:  # the handler may try again: that is the same entry, and a replay must find it
+                self._failed.setdefault(base, []).append(nth)
+                raise
             finally:
                 self._asking -= asks
             self._check()
@@ -57,6 +61,13 @@ class HandlerLedger:
         if asks:
             self._last_asks.append(key)
         return cast(T, scope.journal.codec.load(plain))
+
+    def _number(self, base: str) -> int:
+        """Which among equal entries this is; one that failed gives its number to the next."""
+        if failed := self._failed.get(base):
+            return failed.pop()
+        nth = self._seen[base] = self._seen.get(base, 0) + 1
+        return nth
 
     def place(self) -> Place:
         """Where the handler is at work."""
@@ -94,13 +105,14 @@ class HandlerLedger:
         if self._ctx.scope is not None:
             self._ctx.scope.journal.check()
 
-    def _fingerprint(self, kind: str, name: str, request: object) -> str:
-        try:
-            return fingerprint(request)
-        except NotSavable as error:
-            raise NotSavable(
-                f"the arguments of {kind} {name!r} are not plain data: {error.message}",
-                part=error.part,
-                path=self._path,
-                remedy="pass what tells this request from others, and let the function close over the rest",
-            ) from error
+
+def _fingerprint(codec: Codec, kind: str, name: str, request: object, path: str) -> str:
+    try:
+        return codec.fingerprint(request)
+    except NotSavable as error:
+        raise NotSavable(
+            f"the arguments of {kind} {name!r} are not plain data: {error.message}",
+            part=error.part,
+            path=path,
+            remedy="pass what tells this request from others, and let the function close over the rest",
+        ) from error

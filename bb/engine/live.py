@@ -12,7 +12,8 @@ from typing import Any, Final
 from bb.engine.context import Lane
 from bb.engine.delivery import Delivery
 from bb.engine.outcome import Outcome
-from bb.errors import Fenced, Interrupted
+from bb.engine.tasks import is_cancelled
+from bb.errors import Fenced, Interrupted, Interruption
 
 GRACE: Final = 5.0  # seconds that a cancelled caller waits for its run to save what it has
 
@@ -27,6 +28,7 @@ class Live:
         self.detached = detached
         self.delivery = Delivery(run_id)
         self.cancel_asked = False
+        self._lost: Fenced | None = None
         self.lane = Lane()
         self.stopping = False
         self.on_lost: Callable[[Fenced], None] = lambda _: None
@@ -54,7 +56,7 @@ class Live:
         """Wait as one of the joiners counted in; when the last of them is cancelled, so is the run.
 
         Raises:
-            Interrupted: the run was stopped, by no fault of this joiner.
+            Interruption: the run was stopped or lost its lease, by no fault of this joiner.
         """
         left = False
         try:
@@ -62,7 +64,7 @@ class Live:
                 try:
                     return await asyncio.shield(self._task)
                 except asyncio.CancelledError:
-                    if _cancelled() or not self._task.cancelled():
+                    if is_cancelled() or not self._task.cancelled():
                         raise
                     raise self._interrupted() from None
             return await asyncio.wrap_future(_view(self._done))
@@ -84,6 +86,7 @@ class Live:
     def lose(self, error: Fenced) -> None:
         """The lease went to another runner: write nothing more, and stop. From any thread."""
         loop, task = self._loop, self._task
+        self._lost = error
         if loop is not None and task is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self.on_lost, error)
             loop.call_soon_threadsafe(task.cancel)
@@ -143,13 +146,10 @@ class Live:
         else:
             self._done.set_result(task.result())
 
-    def _interrupted(self) -> Interrupted:
+    def _interrupted(self) -> Interruption:
+        if self._lost is not None:  # wherever the cancellation met the task, this is why
+            return self._lost
         return Interrupted(f"run {self.run_id} was interrupted", flow=self.flow, remedy="run it again with its run id")
-
-
-def _cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _seen(future: asyncio.Future[Outcome]) -> None:

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from attrs import evolve, field, frozen
 
 from bb.clock import Clock
-from bb.codec import Codec, fingerprint
+from bb.codec import Codec
 from bb.engine.context import Context, Lane
 from bb.engine.journal import LogJournal, outlasted
 from bb.engine.keeper import Keeper
@@ -34,6 +34,7 @@ from bb.errors import (
     RunExpired,
     RunIdInUse,
     StoreError,
+    WiringError,
 )
 from bb.log import (
     Attempted,
@@ -53,6 +54,7 @@ from bb.log import (
 )
 from bb.messages import Input
 from bb.models.base import Model
+from bb.place import current_place
 from bb.stores.base import Lease, Store
 from bb.stores.owner import owner
 from bb.trace import Tracer
@@ -80,17 +82,13 @@ class Ask:
     wait: timedelta = timedelta(seconds=60)
     """How long to wait for another process that runs it."""
 
-    @property
-    def fingerprint(self) -> str | None:
-        """What tells this input from another; None without one."""
-        return None if self.input is None else fingerprint([self.input, dict(self.params)])
-
 
 class _Process:
     """What one process runs: a fork must not wait for its parent's tasks, nor for a lock that nobody will free."""
 
     def __init__(self) -> None:
         self.live: dict[str, Live] = {}
+        self.running: set[Live] = set()
         self.lock = threading.Lock()
 
 
@@ -121,8 +119,15 @@ class Runner:
 
     @property
     def live(self) -> dict[str, Live]:
-        """The runs that are being run in this process."""
+        """The runs that are being run in this process, as they may be joined."""
         return self._mine().live
+
+    @property
+    def running(self) -> list[Live]:
+        """All that is being run in this process: also what winds down while another of its id waits for the lease."""
+        mine = self._mine()
+        with mine.lock:
+            return list(mine.running)
 
     def _mine(self) -> _Process:
         pid = os.getpid()
@@ -153,14 +158,20 @@ class Runner:
 
         Raises:
             RunIdInUse, InputConflict: it is another run.
+            WiringError: a handler of the run itself asks.
         """
-        print_ = ask.fingerprint if ask.plan.durable else None
+        print_ = self._fingerprint(ask) if ask.plan.durable else None
         mine = self._mine()
         with mine.lock:
             live = mine.live.get(ask.run_id) if ask.plan.durable else None
             if live is not None and not live.ended and not live.dead and not ask.replace:
                 if live.flow != ask.plan.name:
                     raise _in_use(ask, live.flow)
+                place = current_place()
+                if place is not None and place.run_id == ask.run_id:
+                    raise WiringError(
+                        f"run {ask.run_id} would wait for itself", path=place.path, remedy="give the inner run an id of its own"
+                    )
                 if print_ is not None and live.fingerprint is not None and print_ != live.fingerprint:
                     raise _other_input(ask)
                 # one whose input is not known yet, or that is winding down, is not joined: its lease orders the two
@@ -171,6 +182,7 @@ class Runner:
             live.enter()
             if ask.plan.durable:
                 mine.live[ask.run_id] = live
+                mine.running.add(live)
             live.start(self._main(live, ask) if ask.plan.durable else self._plain(live, ask))
         return live
 
@@ -211,6 +223,7 @@ class Runner:
         finally:
             mine = self._mine()
             with mine.lock:
+                mine.running.discard(live)
                 if mine.live.get(ask.run_id) is live:
                     del mine.live[ask.run_id]
 
@@ -241,9 +254,20 @@ class Runner:
             await self.store.delete(stream, lease)
             await self.store.delete(control_stream(ask.run_id))
             return History(ask.run_id)
-        history.read(await self.store.read(stream, history.length))
+        if not await self.follow(history):
+            history = History(ask.run_id)
+            history.read(await self.store.read(stream))
         await self._admit(ask, history, lease)
         return history
+
+    async def follow(self, history: History) -> bool:
+        """Read on in a history; False when the run was started over since, and so is another one by now."""
+        known = min(history.length, 1)
+        records = await self.store.read(run_stream(history.run_id), history.length - known)
+        if records[:known] != history.tail:
+            return False
+        history.read(records[known:])
+        return True
 
     async def _attempt(self, live: Live, ask: Ask, history: History, tenure: Tenure) -> Outcome:
         journal = LogJournal(history, self.store, self.codec, self.clock, tenure.lease, tenure.claim)
@@ -259,6 +283,7 @@ class Runner:
         run = self._new_run(evolve(ask, params=params, session_id=started.session), live, input, journal)
         run.emit("run.start" if new else "run.resumed", root, plan.name)
         how = "interrupted"
+        outcome: Outcome | None = None
         try:
             if ask.known and tenure.lease is not None and await self._cancel_is_pending(ask.run_id, was_over):
                 live.cancel_asked = True
@@ -270,6 +295,9 @@ class Runner:
             return outcome
         except asyncio.CancelledError:
             journal.check()
+            if outcome is not None and history.finished:  # it came too late
+                how = "finished"
+                return outcome
             if not live.cancel_asked:
                 if history.idle_attempts:
                     with contextlib.suppress(Interruption):
@@ -300,7 +328,7 @@ class Runner:
             session=ask.session_id or ask.run_id,
             origin=ask.origin,
             at=now,
-            fingerprint=fingerprint([given, dict(ask.params)]),
+            fingerprint=self.codec.fingerprint([given, dict(ask.params)]),
             input=self.codec.dump([given, dict(ask.params)], "input"),
         )
 
@@ -359,9 +387,13 @@ class Runner:
                 flow=flow,
                 remedy="use the run's own session, or another run id",
             )
-        asked = ask.fingerprint
+        asked = self._fingerprint(ask)
         if asked is not None and asked != started.fingerprint:
             raise _other_input(ask)
+
+    def _fingerprint(self, ask: Ask) -> str | None:
+        """What tells this input from another; None without one."""
+        return None if ask.input is None else self.codec.fingerprint([ask.input, dict(ask.params)])
 
     def outlived(self, plan: Plan, history: History) -> bool:
         """Whether an unfinished run made no progress for the ttl of its flow."""
@@ -379,7 +411,23 @@ class Runner:
 
     async def try_lease(self, run_id: str) -> Lease | None:
         """The run's lease, if nobody has it."""
-        return await self.store.acquire(run_stream(run_id), owner(self._nonce), self._seconds)
+        taking = asyncio.ensure_future(self.store.acquire(run_stream(run_id), owner(self._nonce), self._seconds))
+        cancelled = await outlasted(taking)  # a lease that nobody knows of would be held until it runs out
+        lease = taking.result()
+        if cancelled is not None:
+            if lease is not None:
+                await self.release(lease)
+            raise cancelled
+        return lease
+
+    async def release(self, lease: Lease) -> None:
+        """Give a lease back; one that cannot be given back runs out by itself."""
+        released = asyncio.ensure_future(self.store.release(lease))
+        cancelled = await outlasted(released)
+        with contextlib.suppress(BBError):
+            released.result()
+        if cancelled is not None:
+            raise cancelled
 
     # --- endings ---
 
@@ -389,7 +437,7 @@ class Runner:
     async def _failed(self, run: Run, journal: LogJournal, error: Exception) -> None:
         path = getattr(error, "path", "") or run.plan.root.segment
         with contextlib.suppress(Interruption):
-            await journal.record(Failed(path, millis(self.clock.now()), True, type(error).__name__, str(error)))
+            await journal.record(Failed.of(error, path, millis(self.clock.now()), final=True))
 
     async def _cancelled(self, run: Run, journal: LogJournal, started: Started) -> BBError:
         """Record that the run is over on request."""
@@ -448,17 +496,12 @@ class Tenure:
         return await self.take(), Attempted(millis(self._runner.clock.now()), "call")
 
     async def end(self) -> None:
-        """Give the lease back; one that cannot be given back runs out by itself."""
+        """Give the lease back."""
         if self.lease is None or self._live.dead:  # without its loop nothing can be awaited; the keeper sees to it
             return
         lease, self.lease = self.lease, None
         self._runner.keeper.drop(lease)
-        released = asyncio.ensure_future(self._runner.store.release(lease))
-        cancelled = await outlasted(released)
-        with contextlib.suppress(BBError):
-            released.result()
-        if cancelled is not None:
-            raise cancelled
+        await self._runner.release(lease)
 
 
 def _was_cancelled(run_id: str, flow: str) -> RunCancelled:
@@ -469,7 +512,7 @@ def _in_use(ask: Ask, flow: str) -> RunIdInUse:
     return RunIdInUse(
         f"run id {ask.run_id} belongs to flow {flow!r}, not {ask.plan.name!r}",
         flow=ask.plan.name,
-        remedy="use another run id",
+        remedy="use another run id, or give the old run up with replace=True",
     )
 
 

@@ -87,11 +87,6 @@ class ActiveScope:
         """Drop a journal entry."""
         await self._record(Forgotten(path, key))
 
-    def remembers_below(self, path: str) -> bool:
-        """Whether anything inside `path` may replay."""
-        below = path + "/"
-        return any(place.startswith(below) for place in self.memory.remembered())
-
     async def _record(self, fact: Fact) -> None:
         entered = self.memory.entered
         if entered is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from bb.messages import Message
 
@@ -25,6 +26,10 @@ class Shared:
         """Say something that every member sees at once."""
         self._said.append(message)
 
+    def withdraw(self, message: Message) -> None:
+        """Take back one message, told by its identity: others may have said the same."""
+        self._said = [said for said in self._said if said is not message]
+
     def fork(self) -> Shared:
         """A view for one member of a `One`: it reads along, and what it says is kept back until it has won."""
         return Shared((), self)
@@ -37,12 +42,40 @@ class Shared:
             self._said = []
 
 
-class Latch:
-    """Opens when every member has come to its first step that is not replayed, or to its end."""
+class Voice(Shared):
+    """What one durable flow says to the group: heard at once, and taken back when the flow fails and is tried again."""
 
-    def __init__(self, members: int) -> None:
+    def __init__(self, outer: Shared) -> None:
+        super().__init__((), outer)
+        self._through = outer
+
+    def view(self) -> Sequence[Message]:
+        return self._through.view()
+
+    def append(self, message: Message) -> None:
+        super().append(message)
+        self._through.append(message)
+
+    def withdraw(self, message: Message) -> None:
+        super().withdraw(message)
+        self._through.withdraw(message)
+
+    def unsay(self) -> None:
+        """Take back everything."""
+        for message in list(self._said):
+            self.withdraw(message)
+
+
+class Latch:
+    """Opens when every member has come to its first step that is not replayed, or to its end.
+
+    Members that are together one member further out go on when `outer` lets them.
+    """
+
+    def __init__(self, members: int, outer: Seat | None = None) -> None:
         self._missing = set(range(members))
         self._open = asyncio.Event()
+        self._outer = outer
 
     def arrive(self, member: int) -> None:
         """Count a member in; again changes nothing."""
@@ -55,8 +88,10 @@ class Latch:
         return Seat(self, member)
 
     async def wait(self) -> None:
-        """Return when the latch is open."""
+        """Return when the latch is open, and those around it."""
         await self._open.wait()
+        if self._outer is not None:
+            await self._outer.pass_through()
 
 
 class Seat:
@@ -74,3 +109,13 @@ class Seat:
     def leave(self) -> None:
         """Count this member in; it needs no more turn."""
         self._latch.arrive(self._member)
+
+
+@contextmanager
+def taken(seat: Seat | None) -> Iterator[None]:
+    """While a member is at its seat, if there is one."""
+    try:
+        yield
+    finally:
+        if seat is not None:
+            seat.leave()

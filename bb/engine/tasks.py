@@ -68,6 +68,12 @@ async def stop(tasks: AbstractSet[asyncio.Future[T]], grace: float | None = None
     return pending
 
 
+def is_cancelled() -> bool:
+    """Whether the running task was told to stop; a `CancelledError` without that came from something it awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _error(task: asyncio.Future[Any]) -> BaseException | None:
     if not task.done() or task.cancelled():
         return None

@@ -12,6 +12,7 @@ from bb.engine.leaf import check_pick, run_agents
 from bb.engine.plan import Node
 from bb.engine.run import State
 from bb.engine.scope import enter_scope
+from bb.engine.shared import Voice
 from bb.errors import BBError, Interruption, NotifyFailed, UpstreamError, is_fatal
 from bb.flows.tree import All, Chain, DurableFlow, Flow, Group, NamedFlow, Notify, One, Respond, Select, flow_id
 from bb.log import Delta, Failed, millis
@@ -28,6 +29,7 @@ async def perform(node: Node, state: State, path: str, ctx: Context) -> State:
     Raises:
         BBError: it failed, or was interrupted; the error names the flow and the path.
     """
+    ctx.lane.check()
     match node.flow:
         case Flow() as flow:
             return await run_agents(node, flow, state, path, ctx)
@@ -112,7 +114,8 @@ async def _durable(node: Node, flow: DurableFlow, state: State, path: str, ctx: 
     """A durable flow: enter its scope, and run it again after a failure as often as its retries allow."""
     run = ctx.run
     scope = await enter_scope(run, path, flow.id, flow.options, node.signature, node.form)
-    inner = evolve(ctx, scope=scope)
+    voice = Voice(ctx.shared) if ctx.shared is not None else None
+    inner = evolve(ctx, scope=scope, shared=voice)
     mark, claimed = run.delivery.mark, run.stage_claimed
     while True:
         try:
@@ -123,17 +126,19 @@ async def _durable(node: Node, flow: DurableFlow, state: State, path: str, ctx: 
             tried = scope.journal.history.failures.get(path, 0)
             if is_fatal(error) or tried >= flow.options.retries:
                 raise
-            detail = f"{type(error).__name__}: {error}"
-            await scope.journal.record(Failed(path, millis(run.clock.now()), False, type(error).__name__, detail))
+            failed = Failed.of(error, path, millis(run.clock.now()), final=False)
+            await scope.journal.record(failed)
             run.delivery.rewind(mark)
             run.stage_claimed = claimed
+            if voice is not None:
+                voice.unsay()
             await scope.journal.sleep(_pause(tried, run.clock.random(), error))
-            run.emit("run.retry", path, flow.id, detail)
+            run.emit("run.retry", path, flow.id, failed.detail)
 
 
 def _pause(tried: int, jitter: float, error: BaseException) -> float:
     """Seconds until the next try: exponential with half of it random, and never sooner than a provider asked for."""
-    pause: float = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**tried) * (0.5 + jitter / 2)
+    pause: float = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(tried, 16)) * (0.5 + jitter / 2)
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UpstreamError) and cause.retry_after is not None:

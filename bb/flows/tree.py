@@ -352,7 +352,8 @@ def is_durable(flow: AnyFlow) -> bool:
 def _flow(value: object) -> AnyFlow:
     if not isinstance(value, _Step):
         raise WiringError(
-            f"{value!r} is no flow", remedy="pass Flow(), Chain, Select, All, One, Group, Respond, Notify, …"
+            f"{value!r} is no flow",
+            remedy="pass flows, each as an argument of its own; an agent goes into Flow().with_agent(agent)",
         )
     return cast("AnyFlow", value)  # the kinds are the subclasses of _Step, and no others
 

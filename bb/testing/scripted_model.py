@@ -44,7 +44,7 @@ class ScriptedModel:
         asked = len(self.requests)
         if asked > len(self._script):
             raise WiringError(
-                f"the script has {len(self._script)} answers and the model was asked for the {asked}th time",
+                f"the script is over: its {len(self._script)} answers are used up, and this is ask {asked}",
                 remedy="give ScriptedModel one answer per ask",
             )
         chunks = await _chunks(self._script[asked - 1], request)

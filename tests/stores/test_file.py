@@ -233,6 +233,8 @@ def test_a_directory_that_cannot_be_written_is_read_and_no_more(tmp_path: Path) 
         printed = run(
             tmp_path / place,
             """
+            import diskcache, structlog  # while there is somebody who may read where they are installed
+            from bb.stores import mounts
             if os.getuid() == 0:
                 os.setgid(65534); os.setuid(65534)  # nobody is stopped by modes but root
             async def main():

@@ -12,6 +12,7 @@ import pytest
 
 import bb
 from bb.engine import runner
+from bb.engine.live import Live
 from bb.log import run_stream
 from bb.testing.clock import ManualClock
 from bb.testing.mock_store import MockStore
@@ -237,3 +238,23 @@ async def test_many_runs_of_a_registered_and_of_an_unregistered_flow(disk: Disk,
 
     assert all(outcome.replayed == ("a",) for outcome in outcomes) and work.count("a") == 50
     await until(lambda: app._runner.live == {})
+
+
+async def test_a_lost_lease_is_told_wherever_its_cancellation_met_the_run() -> None:
+    live = Live("r", "a", None, False)
+
+    async def main() -> bb.Outcome:
+        await asyncio.sleep(60)  # not in the journal, which would tell by itself
+        raise AssertionError
+
+    live.enter()
+    live.start(main())
+    live.enter()
+    elsewhere = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(live.outcome())))
+    await asyncio.sleep(0.05)
+    live.lose(bb.Fenced("the lease went to another"))
+
+    with pytest.raises(bb.Fenced):
+        await live.outcome()
+    with pytest.raises(bb.Fenced):
+        await elsewhere

@@ -35,7 +35,7 @@ async def test_a_script_gives_its_answers_in_order_and_remembers_the_requests() 
         ["HI", Usage(1, 2)],
     ]
     assert model.requests == [REQUEST] * 5
-    with pytest.raises(WiringError, match="asked for the 6th time"):
+    with pytest.raises(WiringError, match="its 5 answers are used up, and this is ask 6"):
         await said(model)
     assert model.left == 0
 
