@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
-from typing import Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, Self, TypeAlias
 
 from bb.agents.answer import Answer
 from bb.check import agents_of, check, refuse
@@ -25,7 +26,7 @@ from bb.flows.tree import AnyFlow, DurableFlow, NamedFlow
 from bb.ids import check_id, fresh_id
 from bb.logs import warning
 from bb.messages import Input, Message
-from bb.models.base import Model
+from bb.models.base import Model, check_model
 from bb.stores.base import Store
 from bb.stores.memory import MemStore
 from bb.trace import Event, Tracer
@@ -44,6 +45,9 @@ InputLike: TypeAlias = str | Message | Sequence[Message] | Input
 """Text and a message start a chat of one user message; a sequence is the chat so far."""
 
 _ADHOC: Final = 256  # flows that were run without being registered and are kept prepared
+
+
+_STREAM: Final = "call it inside a running loop: async with app.stream(...) as text: async for chunk in text: ..."
 
 
 class RunStream:
@@ -76,6 +80,22 @@ class RunStream:
         async for chunk in self._listener.chunks():
             yield chunk
         await self.outcome()
+
+    if not TYPE_CHECKING:  # a type checker sees by itself that these are not for streams
+
+        def __await__(self) -> None:
+            self._misused("awaited")
+
+        def __enter__(self) -> None:
+            self._misused("entered by a plain with")
+
+        def __exit__(self, *exc: object) -> None:
+            """Never called: `with` looks for it before it enters."""
+
+        def _misused(self, how: str) -> NoReturn:
+            self._live.delivery.leave(self._listener)
+            self._outcome.cancel()
+            raise WiringError(f"a stream was {how}", remedy=_STREAM)
 
     async def outcome(self) -> Outcome:
         """How the run came out.
@@ -117,8 +137,13 @@ class App:
                 on this machine loses its runs at once, and one that works keeps them, however long a step takes.
 
         Raises:
-            WiringError: an argument is out of range.
+            WiringError: an argument is out of range, or of another kind.
         """
+        check_model(model)
+        _check_store(store)
+        for name, span in (("retention", retention), ("lease", lease)):
+            if not isinstance(span, timedelta):
+                raise WiringError(f"{name} is {span!r}", remedy=f"give a timedelta, such as {name}=timedelta(hours=1)")
         if retention < timedelta(0) or value_limit < 1 or workers < 1:
             raise WiringError("retention must not be negative, value_limit and workers must be at least 1")
         if lease < timedelta(seconds=1):
@@ -247,9 +272,13 @@ class App:
     ) -> RunStream:
         """Like `run`, with the text as it is made: `async with app.stream(...) as text: async for chunk in text: ...`.
 
-        Must be called inside a running event loop. Raises as `run` does: what is wrong with the arguments at once, the rest
-        while iterating.
+        Raises as `run` does: what is wrong with the arguments at once, the rest while iterating; and
+            WiringError: no event loop is running.
         """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise WiringError("app.stream was called outside a running event loop", remedy=_STREAM) from None
         ask = self._ask(flow, input, params, run_id, session_id, detach=detach, replace=replace, fresh=fresh, wait=wait)
         return RunStream(self._runner.join(ask))
 
@@ -290,11 +319,13 @@ class App:
     ) -> str:
         """Record a run as a job and give back its id. It runs while an app over this store is started, and resumes by itself.
 
-        Submitting the same run id with the same input again changes nothing.
+        Submitting a job again changes nothing, unless it failed or was cancelled: then it goes on. So does a run that its
+        caller left unfinished.
 
         Raises:
             WiringError: no part of the flow is durable, or it is not registered.
             RunIdInUse, InputConflict, RunExpired: the run id is known with something else.
+            RunBusy: a caller runs it just now.
             StoreError: it was not recorded.
         """
         plan = self._plan(flow)
@@ -380,6 +411,13 @@ class App:
             StoreError: the store failed.
         """
         return await self._archive.prune()
+
+
+def _check_store(store: object) -> None:
+    if store is None or (callable(getattr(store, "append", None)) and not isinstance(store, type)):
+        return
+    path = repr(os.fspath(store)) if isinstance(store, str | os.PathLike) else "directory"
+    raise WiringError(f"{store!r} is no store", remedy=f"pass a store: bb.FileStore({path})")
 
 
 def _input(value: object) -> Input:

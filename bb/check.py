@@ -28,7 +28,6 @@ from bb.flows.tree import (
 )
 from bb.models.base import Model
 
-
 NESTING: Final = 128  # levels
 
 
@@ -62,13 +61,15 @@ def check(flow: AnyFlow, *, model: Model | None = None, beside: Iterable[AnyFlow
 def _too_deep(flow: AnyFlow) -> Problem | None:
     """A flow nested so deep that walking it could exhaust the stack."""
     level, depth = [flow], 0
-    while level and depth <= NESTING:
+    while level and depth < NESTING:
         level = [child for parent in level for _, child in children(parent)]
         depth += 1
     if not level:
         return None
     return Problem(
-        "too-deep", f"more than {NESTING} flows inside each other; run some as flows of their own", segment("flow", 0, flow)
+        "too-deep",
+        f"more than {NESTING} flows inside each other; run some as flows of their own",
+        segment("flow", 0, flow),
     )
 
 
@@ -76,11 +77,16 @@ def refuse(flow: AnyFlow, problems: tuple[Problem, ...]) -> None:
     """Raise if any of the problems is an error.
 
     Raises:
-        WiringError: it lists all of them.
+        WiringError: it lists all of them; its path is that of the first.
     """
-    errors = [str(problem) for problem in problems if not problem.warning]
+    errors = [problem for problem in problems if not problem.warning]
     if errors:
-        raise WiringError("; ".join(errors), flow=flow_id(flow), remedy="mend the flow: nothing has run")
+        raise WiringError(
+            "; ".join(map(str, errors)),
+            flow=flow_id(flow),
+            path=errors[0].path,
+            remedy="mend the flow: nothing has run",
+        )
 
 
 def _walk(

@@ -4,7 +4,7 @@ BBError
 ├── Fatal                    never retried: the same call would fail again
 │   ├── WiringError          a flow, agent or app put together wrongly
 │   ├── InvalidId            an id outside the one rule for ids
-│   ├── InvalidInput         the input of a run is not a message, text or `Input`
+│   ├── InvalidInput         a value of another kind where a message, text, `Input` or JSON text belongs
 │   ├── UnknownFlow          no flow of that name is registered
 │   ├── UnknownRun           no run of that id is kept
 │   ├── UnknownSelect        a selected id has no member
@@ -85,7 +85,7 @@ class InvalidId(Fatal, ValueError):
 
 
 class InvalidInput(Fatal, TypeError):
-    """The input of a run is not text, a message, a sequence of messages or an `Input`."""
+    """A value of another kind than asked for: the input of a run, what a handler replies or adds, the input of a call."""
 
 
 class UnknownFlow(Fatal, LookupError):

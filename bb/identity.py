@@ -168,6 +168,11 @@ def diff(old: Tree, new: Tree) -> tuple[str, ...]:
     return tuple(said)
 
 
+def changes(old: Tree | None, new: Tree, signature: str) -> tuple[str, ...]:
+    """`diff`, or a sentence that says why there is none: the form behind the older `signature` is no longer kept."""
+    return diff(old, new) if old is not None else (f"the tree of signature {signature[:12]} is not kept",)
+
+
 def _order(form: Tree, other: Tree) -> list[object]:
     """The segments of the parts that both have, in this one's order."""
     shared = {part["at"] for part in _parts(other)}

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from attrs import Factory, define, field, frozen
+from attrs import Factory, define, evolve, field, frozen
 
 from bb.codec import Codec, dumps, loads
 from bb.errors import CorruptRecord
@@ -130,6 +130,13 @@ class Failed:
 
 
 @frozen
+class Submitted:
+    """A run that a caller had begun, or that had ended without success, was handed to the app: now it is a job."""
+
+    at: int
+
+
+@frozen
 class Stopped:
     """A runner stopped in good order before it recorded anything, so this attempt does not count as a crash."""
 
@@ -147,7 +154,9 @@ class Ended:
     attempts: int
 
 
-Fact: TypeAlias = Started | Attempted | Entered | Saved | Decided | Entry | Forgotten | Failed | Stopped | Ended
+Fact: TypeAlias = (
+    Started | Attempted | Entered | Saved | Decided | Entry | Forgotten | Failed | Submitted | Stopped | Ended
+)
 
 _TAGS: Final[Mapping[str, type[Any]]] = {
     "run": Started,
@@ -158,6 +167,7 @@ _TAGS: Final[Mapping[str, type[Any]]] = {
     "e": Entry,
     "forget": Forgotten,
     "fail": Failed,
+    "job": Submitted,
     "stop": Stopped,
     "end": Ended,
 }
@@ -394,6 +404,13 @@ class History:
                     self.failures[path] = self.failures.get(path, 0) + 1
                     for inner in [p for p in self.failures if p.startswith(path + "/")]:
                         del self.failures[inner]  # a retry outside restarts the budgets inside
+            case Submitted(at=at):
+                assert self.started is not None
+                self.started = evolve(self.started, origin="job")
+                if self.failed or self.ended is not None:
+                    self.failures.clear()
+                self.failed, self.ended = False, None
+                self._progress(at)
             case Stopped():
                 self.idle_attempts = 0
             case Ended(at=at):
@@ -423,6 +440,11 @@ class History:
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return self.ended is not None and self.ended.status == "finished"
+
+    @property
+    def is_waiting_job(self) -> bool:
+        """Whether the app runs it by itself."""
+        return self.started is not None and self.started.origin == "job" and not self.failed and self.ended is None
 
     @property
     def is_stuck(self) -> bool:

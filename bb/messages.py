@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from attrs import evolve, field, frozen
 
+from bb.errors import InvalidInput
 from bb.schema import structure
 
 T = TypeVar("T")
@@ -51,11 +52,22 @@ NO_USAGE: Final = Usage()
 
 @frozen
 class ToolCall:
-    """A model's wish to run a tool; `input` is the raw JSON text of its arguments ("" when there are none)."""
+    """A model's wish to run a tool; `input` is the raw JSON text of its arguments ("" when there are none).
+
+    Raises:
+        InvalidInput: the input is no text.
+    """
 
     id: str
     name: str
     input: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.input, str):
+            raise InvalidInput(
+                f"the input of tool call {self.name!r} is a {type(self.input).__name__}",
+                remedy="arguments are JSON text: ToolCall.new(name, {...}) or json.dumps({...})",
+            )
 
     @classmethod
     def new(cls, name: str, input: object = None) -> ToolCall:

@@ -99,7 +99,7 @@ def report(files: Sequence[Facts], *, full: bool) -> str:
 
     total, headings = sum(file.words for file in files), sum(len(file.headings) for file in files)
     out = f"# Digest of {files[0].name if len(files) == 1 else f'{len(files)} files'}\n\n"
-    out += f"{total:,} words under {headings} headings, {total // 230 + 1} min to read. "
+    out += f"{total:,} words under {headings} heading{'s' * (headings != 1)}, {total // 230 + 1} min to read. "
     out += f"Most frequent: {top(sum((Counter(file.terms) for file in files), Counter()))}.\n"
     for file in files:
         out += f"\n- **{file.name}** ({file.words:,} words): {' '.join(file.sentences[:1]) or 'no prose.'}"
@@ -216,8 +216,9 @@ async def digest(flow: bb.NamedFlow, content: str, run_id: str, out: Path, parts
         async with bb.App(store=bb.FileStore(".bb"), trace=parts) as app:
             outcome = await app.run(flow, content, run_id=run_id)
     except bb.BBError as error:
+        taken = isinstance(error, bb.InputConflict | bb.RunIdInUse | bb.RunExpired)
         kept = "" if isinstance(error, bb.Fatal) else "\nWhat was done is kept: the same command goes on from there."
-        print(f"digest.py: {error}{kept}", file=sys.stderr)
+        print(f"digest.py: {f'{error.message}: give another --run-id' if taken else error}{kept}", file=sys.stderr)
         return 1
     shown = "\n".join(f"  {how:8}  {path}" for path, how in parts.seen.items())
     print(f"{outcome.answer}\n\n{out} written by run {run_id}\n{shown}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast, final
 
-from attrs import evolve, field, frozen
+from attrs import Attribute, evolve, field, frozen
 from typing_extensions import TypeVar
 
-from bb.agents.invoke import is_async
+from bb.agents.invoke import is_async, takes
 from bb.errors import WiringError
 from bb.ids import check_id
 from bb.messages import Message, Role
-from bb.models.base import Model
+from bb.models.base import Model, check_model
 from bb.schema import Schema
 
 if TYPE_CHECKING:
@@ -26,7 +26,16 @@ Handler: TypeAlias = "Callable[[Turn, ModelChat[T]], Awaitable[None]]"
 
 
 def _named(value: str | None) -> str | None:
+    if callable(value):  # a bare decorator hands over the function
+        raise WiringError(
+            f"Agent was given the function {getattr(value, '__name__', value)!r} as its name",
+            remedy="call it first: @bb.Agent().on_message",
+        )
     return value if value is None else check_id(value, "agent name")
+
+
+def _a_model(_agent: object, _field: Attribute[Model | None], value: object) -> None:
+    check_model(value)
 
 
 @final
@@ -41,7 +50,7 @@ class Agent(Generic[T]):
     name: str | None = field(default=None, converter=_named)
     version: str | None = None
     exits: tuple[str, ...] = field(default=(), kw_only=True)
-    model: Model | None = field(default=None, eq=False, kw_only=True, repr=False)
+    model: Model | None = field(default=None, eq=False, kw_only=True, repr=False, validator=_a_model)
     role: Message | None = field(default=None, eq=False, kw_only=True, repr=False)
     schema: Schema[T] | None = field(default=None, eq=False, kw_only=True, repr=False)
     handler: Handler[T] | None = field(default=None, eq=False, kw_only=True, repr=False)
@@ -52,7 +61,11 @@ class Agent(Generic[T]):
         return self.name is not None and self.name != getattr(self.handler, "__name__", None)
 
     def with_model(self, model: Model) -> Agent[T]:
-        """The model this agent asks, before any its flows name."""
+        """The model this agent asks, before any its flows name.
+
+        Raises:
+            WiringError: it is no model, such as the name of one.
+        """
         return evolve(self, model=model)
 
     def with_role(self, role: str | Message) -> Agent[T]:
@@ -84,6 +97,10 @@ class Agent(Generic[T]):
         """
         if not is_async(handler):
             raise WiringError(f"handler {handler!r} is not async", remedy="write async def handler(turn, chat)")
+        if not takes(handler, 2):
+            raise WiringError(
+                f"handler {handler!r} does not take two arguments", remedy="write async def handler(turn, chat)"
+            )
         default = getattr(handler, "__name__", None)
         name = self.name or (default if default and default.isidentifier() else None)
         return evolve(self, handler=handler, name=name)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, Self, cast, final
+from typing import Final, Generic, NoReturn, Self, cast, final
 
 from attrs import evolve, field, frozen
 from typing_extensions import TypeVar
 
 from bb.agents.agent import Agent
 from bb.agents.answer import Answer, collect
+from bb.agents.invoke import told
 from bb.agents.ports import SharedChat
 from bb.agents.reply import Feed, ModelReply
 from bb.agents.tool import Tool
 from bb.errors import (
     Closed,
     Interruption,
+    InvalidInput,
     InvalidTool,
     MaxRounds,
     NoModel,
@@ -82,7 +84,11 @@ class ModelChat(Generic[T]):
         self._closed = False
 
     def add(self, *messages: Message | str) -> Self:
-        """Add messages (text is the user's) to what is sent from now on."""
+        """Add messages (text is the user's) to what is sent from now on.
+
+        Raises:
+            InvalidInput: something is neither, such as a list of them.
+        """
         self._check()
         self._added += _messages(messages)
         return self
@@ -96,8 +102,15 @@ class ModelChat(Generic[T]):
         return (*role, *shared, *self._added)
 
     def with_tools(self, *tools: Tool | ToolSpec) -> Self:
-        """Offer tools in the next ask (only that one), beside those already named for it."""
+        """Offer tools in the next ask (only that one), beside those already named for it.
+
+        Raises:
+            WiringError: something is no tool.
+        """
         self._check()
+        for tool in tools:
+            if not isinstance(tool, Tool | ToolSpec):
+                raise _no_tool(tool, self._path)
         self._next = evolve(self._next, tools=self._next.tools + tools)
         return self
 
@@ -159,24 +172,31 @@ class ModelChat(Generic[T]):
         """Ask, run the tools that the model calls, tell it their results, and so on until it answers.
 
         The calls of a round run in order; an error of a handler is a result the model sees, unless it is `Fatal`, an
-        `Interruption` or a cancellation. A round with any call that has no handler here is handed back with nothing
-        run. Finished rounds are added to the chat, also when the cap stops it. The reply's usage is that of all rounds.
+        `Interruption` or a cancellation, and so is the call of a tool that was not offered. A round with any call of an
+        offered tool that has no handler here is handed back with nothing run. Finished rounds are added to the chat,
+        also when the cap stops it. The reply's usage is that of all rounds.
 
         Raises: as `ask()`, and
             MaxRounds: the model still calls tools in the last ask it may have.
         """
         asked = self._take()
         handlers = {tool.name: tool for tool in asked.tools if isinstance(tool, Tool) and tool.handler is not None}
+        theirs = {_spec(tool).name for tool in asked.tools} - handlers.keys()
         usage, choice = Usage(), asked.choice
         for left in reversed(range(asked.rounds)):
             answer = await self._answer(self._request_of(self.messages, asked, choice), Feed())
             usage += answer.usage
             calls = answer.message.calls
-            if not calls or any(call.name not in handlers for call in calls):
+            if not calls or any(call.name in theirs for call in calls):
                 return self._reply(evolve(answer, usage=usage))
             if left == 0:
                 break
-            results = [await self._run(handlers[call.name], call) for call in calls]
+            results = [
+                await self._run(handlers[call.name], call)
+                if call.name in handlers
+                else call.result(f"no tool {call.name!r}; there are {', '.join(handlers) or 'none'}", is_error=True)
+                for call in calls
+            ]
             self._check()
             self._added += [answer.message, Message(role="tool", results=tuple(results))]
             choice = choice if choice == "none" else ""
@@ -284,7 +304,12 @@ class ModelChat(Generic[T]):
         if schema is None:
             return cast(T, answer.message.content)
         if answer.message.calls and not answer.message.content:
-            raise SchemaMismatch("the model called tools and gave no answer", path=self._path)
+            called = ", ".join(dict.fromkeys(call.name for call in answer.message.calls))
+            raise SchemaMismatch(
+                f"the model called tools ({called}) and gave no answer",
+                path=self._path,
+                remedy="run them, as resolve() does with tools that have a function, or read reply.tool_calls",
+            )
         try:
             return schema.parse(answer.message.content)
         except SchemaMismatch as error:
@@ -316,7 +341,27 @@ class ModelChat(Generic[T]):
 
 
 def _messages(given: Sequence[Message | str]) -> list[Message]:
-    return [Message(one) if isinstance(one, str) else one for one in given]
+    return [Message(one) if isinstance(one, str) else one if isinstance(one, Message) else _refused(one) for one in given]
+
+
+def _refused(given: object) -> NoReturn:
+    what, advice = told(given)
+    if isinstance(given, list | tuple):
+        advice = "pass messages one by one: chat.add(*turn.messages)"
+    elif isinstance(given, ModelReply):
+        advice = "chat.add(reply.message)"
+    raise InvalidInput(f"add takes text and Messages, not {what}", remedy=advice or "bb.Message(text, role)")
+
+
+def _no_tool(given: object, path: str) -> WiringError:
+    what, advice = told(given)
+    if isinstance(given, list | tuple):
+        advice = "pass tools one by one: chat.with_tools(*tools)"
+    return WiringError(
+        f"with_tools takes tools, not {what}",
+        path=path,
+        remedy=advice or "pass bb.Tool(name, description, schema).on_call(fn)",
+    )
 
 
 def _spec(tool: Tool | ToolSpec) -> ToolSpec:

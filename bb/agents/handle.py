@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from bb.agents.agent import Agent, T
 from bb.agents.chat import ModelChat
 from bb.agents.turn import Turn
+from bb.errors import WiringError
 
 
 async def handle(agent: Agent[T], turn: Turn, chat: ModelChat[T]) -> None:
-    """Run the agent's handler, or the default one, and wait for the replies it left arriving."""
+    """Run the agent's handler, or the default one, and wait for the replies it left arriving.
+
+    Raises:
+        WiringError: the handler returned a value, which nobody would get.
+    """
     chat.live_while(lambda: turn.streaming)
-    await (agent.handler(turn, chat) if agent.handler is not None else answer(turn, chat))
+    work: Awaitable[object] = agent.handler(turn, chat) if agent.handler is not None else answer(turn, chat)
+    returned = await work
+    if returned is not None:
+        raise WiringError(
+            f"agent {agent.name or '(unnamed)'} returned {repr(returned)[:80]}",
+            remedy="a handler answers with turn.reply(...) and returns nothing",
+        )
     await turn.settle()
 
 

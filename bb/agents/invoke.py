@@ -1,4 +1,4 @@
-"""Calling what a user handed over, async or plain."""
+"""What a user handed over: calling it, async or plain, and saying what it is."""
 
 from __future__ import annotations
 
@@ -11,6 +11,27 @@ def is_async(fn: object) -> bool:
     """Whether calling `fn` gives something to await: an async function, or an object whose call is one."""
     call = getattr(fn, "__call__", None)  # noqa: B004 - its kind is asked, not whether it can be called
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
+
+
+def takes(fn: Callable[..., object], count: int) -> bool:
+    """Whether `fn` can be called with that many positional arguments; true where nobody can tell."""
+    try:
+        inspect.signature(fn).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:  # it has no signature to read
+        return True
+    return True
+
+
+def told(value: object) -> tuple[str, str]:
+    """What a value in the wrong place is, and what may help ("" when nothing is plain); a coroutine is closed."""
+    if inspect.iscoroutine(value):
+        value.close()  # nobody will await it now
+        return "a coroutine", "forgot await?"
+    if inspect.isawaitable(value):
+        return f"a {type(value).__name__}", "forgot await?"
+    return "None" if value is None else f"a {type(value).__name__}", ""
 
 
 async def invoke(fn: Callable[..., object], /, *args: object, **kwargs: object) -> object:

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any, Final, ParamSpec, TypeVar, cast, final, overload
 
-from bb.agents.invoke import invoke
+from bb.agents.invoke import invoke, told
 from bb.agents.links import Linked, linked
 from bb.agents.ports import Floor, Gates, SharedChat, Sink
 from bb.agents.reply import ModelReply
-from bb.errors import Closed, Fatal, Interruption, SchemaMismatch
+from bb.errors import Closed, Fatal, Interruption, InvalidInput, SchemaMismatch, WiringError
 from bb.ids import check_id
 from bb.messages import Message, Request, ToolCall
 from bb.place import Ledger
@@ -235,13 +235,18 @@ class Turn:
         program (default: the model reply's value, else the text); that of the last reply is the value of the run.
 
         Raises:
+            InvalidInput: it is none of these, such as a coroutine that was not awaited.
             Closed: the handler has returned.
         """
         self._check()
-        if isinstance(said, ModelReply):
+        if isinstance(said, str):
+            entry = _Said(Message(said, "assistant"), None, value)
+        elif isinstance(said, ModelReply):
             entry = _Said(said.message if said.ended else None, said, value)
+        elif isinstance(said, Message):
+            entry = _Said(said.as_("assistant"), None, value)
         else:
-            entry = _Said(Message(said, "assistant") if isinstance(said, str) else said.as_("assistant"), None, value)
+            raise self._no_reply(said)
         self._say(entry)
 
     def call(self, *calls: ToolCall) -> None:
@@ -305,17 +310,22 @@ class Turn:
     @overload
     async def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
-    async def step(self, name: str, fn: Callable[..., object], /, *args: object, **kwargs: object) -> object:
+    async def step(
+        self, name: str, fn: Callable[..., object] | None = None, /, *args: object, **kwargs: object
+    ) -> object:
         """The result of `fn(*args)`, remembered in a durable flow: a retry of the handler does not run it again.
 
         `fn` is async, or plain and then runs in a thread. The arguments tell one step from another, so they must be
         savable; so must the result.
 
         Raises:
+            WiringError: the name or the function is missing.
             NotSavable: an argument or the result cannot be kept exactly.
             Closed: the handler has returned.
         """
         self._check()
+        if fn is None or not isinstance(name, str) or not callable(fn):
+            raise self._no_step(name, fn)
         request: object = {"args": args, "kwargs": kwargs} if kwargs else args
         return await self._ledger.entry("step", name, request, lambda: invoke(fn, *args, **kwargs))
 
@@ -364,6 +374,22 @@ class Turn:
     def close(self) -> None:
         """The handler has returned: from now on every acting method raises `Closed`."""
         self._closed = True
+
+    def _no_reply(self, said: object) -> InvalidInput:
+        what, advice = told(said)
+        return InvalidInput(
+            f"reply takes text, a Message or a ModelReply, not {what}",
+            path=self._path,
+            remedy=advice or "turn.reply(text, value=...) says text and hands on any value",
+        )
+
+    def _no_step(self, name: object, fn: object) -> WiringError:
+        (what, advice), wanted = (told(name), "a name") if not isinstance(name, str) else (told(fn), "a function")
+        return WiringError(
+            f"step was given {what} where {wanted} belongs",
+            path=self._path,
+            remedy="call it as turn.step(name, fn, *args)" + (", it calls and awaits fn" if advice else ""),
+        )
 
     def _say(self, said: _Said) -> None:
         self._said.append(said)

@@ -6,12 +6,16 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, cast
 
+from attrs import evolve
+
+from bb.codec import loads
 from bb.engine.outcome import RunInfo
 from bb.engine.plan import Plan
 from bb.engine.runner import Runner
 from bb.errors import BBError, Conflict, CorruptRecord, RunBusy, UnknownRun
+from bb.identity import Tree, changes
 from bb.log import (
     RUNS,
     Attempted,
@@ -26,6 +30,7 @@ from bb.log import (
     Saved,
     Started,
     Stopped,
+    Submitted,
     control_stream,
     decode,
     encode,
@@ -33,6 +38,7 @@ from bb.log import (
     millis,
     moment,
     run_stream,
+    tree_stream,
 )
 from bb.logs import error, warning
 from bb.stores.base import Lease, StreamInfo
@@ -101,15 +107,36 @@ class Archive:
         """The log of a run as events."""
         history = History(run_id)
         out: list[Event] = []
+        changed = False
         records = await self._store.read(run_stream(run_id))
         if not records:
             raise UnknownRun(f"no run {run_id} is kept", remedy="App.runs() lists those that are")
         for record in records:
             (fact,) = history.read([record])
-            event = self._event(history, fact)
+            if changed and (at := getattr(fact, "at", None)) is not None:
+                out[-1] = evolve(out[-1], at=moment(at))  # an entry is recorded with the first fact inside
+            event = await self._discarded(history, fact) if isinstance(fact, Entered) else self._event(history, fact)
             if event is not None:
                 out.append(event)
+            changed = event is not None and event.kind == "durable.discarded"
         return out
+
+    async def _discarded(self, history: History, fact: Entered) -> Event | None:
+        """What became of savepoints when a durable flow was entered that had another signature before."""
+        before = [scope for scope in history.scopes.values() if scope.path == fact.path and scope.number < fact.number]
+        if not before:
+            return None
+        was = before[-1].signature
+        root = history.started.flow if history.started is not None else ""
+        now = await self._tree(fact.signature)
+        told = changes(await self._tree(was), now, was) if now is not None else ()
+        flow = fact.path.rpartition("/")[2] or root
+        at = moment(history.progress)
+        return Event("durable.discarded", history.run_id, fact.path, at, flow, history.attempts, "; ".join(told))
+
+    async def _tree(self, signature: str) -> Tree | None:
+        records = await self._store.read(tree_stream(signature))
+        return cast(Tree, loads(records[0])) if records else None
 
     def _event(self, history: History, fact: Fact) -> Event | None:
         root = history.started.flow if history.started is not None else ""
@@ -127,7 +154,7 @@ class Archive:
                 return Event("run.end" if final else "run.retry", run_id, path, moment(at), root, attempt, detail)
             case Ended(status=status, at=at, flow=flow):
                 return Event("run.end", run_id, flow, moment(at), flow, attempt, status)
-            case Entered() | Decided() | Entry() | Forgotten() | Stopped():
+            case Entered() | Decided() | Entry() | Forgotten() | Submitted() | Stopped():
                 return None  # what these led to shows in the savepoints
 
     async def cancel(self, run_id: str) -> None:

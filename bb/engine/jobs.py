@@ -136,7 +136,7 @@ class Jobs:
 
     def _consider(self, history: History, registered: str | None) -> None:
         started = history.started
-        if started is None or started.origin != "job" or history.failed or history.ended is not None:
+        if started is None or not history.is_waiting_job:
             return
         if registered is not None and started.flow != registered:
             return

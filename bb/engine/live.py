@@ -87,7 +87,9 @@ class Live:
         """The lease went to another runner: write nothing more, and stop. From any thread."""
         loop, task = self._loop, self._task
         self._lost = error
-        if loop is not None and task is not None and not loop.is_closed():
+        if self.dead and not self.ended:  # it can stop no more, but those who wait for it elsewhere can take it over
+            self._done.set_exception(error)
+        elif loop is not None and task is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self.on_lost, error)
             loop.call_soon_threadsafe(task.cancel)
 
@@ -121,7 +123,8 @@ class Live:
     @property
     def dead(self) -> bool:
         """Whether its loop went away without ending it."""
-        return self._loop is not None and self._loop.is_closed() and not self.ended
+        loop, task = self._loop, self._task
+        return loop is not None and loop.is_closed() and task is not None and not task.done()
 
     def _leave(self) -> bool:
         """Count a joiner out; whether it was the last of a run that nobody else wants."""

@@ -45,6 +45,7 @@ from bb.log import (
     Origin,
     Started,
     Stopped,
+    Submitted,
     control_stream,
     encode,
     load_input,
@@ -170,7 +171,9 @@ class Runner:
                 place = current_place()
                 if place is not None and place.run_id == ask.run_id:
                     raise WiringError(
-                        f"run {ask.run_id} would wait for itself", path=place.path, remedy="give the inner run an id of its own"
+                        f"run {ask.run_id} would wait for itself",
+                        path=place.path,
+                        remedy="give the inner run an id of its own",
                     )
                 if print_ is not None and live.fingerprint is not None and print_ != live.fingerprint:
                     raise _other_input(ask)
@@ -188,15 +191,37 @@ class Runner:
 
     async def record_job(self, ask: Ask) -> None:
         """Put a job on record, so that any later start finds it."""
-        fact = self._opening(evolve(ask, origin="job"), History(ask.run_id))
+        ask = evolve(ask, origin="job")
+        fact = self._opening(ask, History(ask.run_id))
         try:
             await self.store.append(run_stream(ask.run_id), 0, [encode(fact, 0)])
         except Conflict:
-            history = History(ask.run_id)
-            history.read(await self.store.read(run_stream(ask.run_id)))
-            await self._admit(ask, history, None)
-            if self.outlived(ask.plan, history):
-                raise _expired(ask) from None
+            await self._hand_over(ask)
+
+    async def _hand_over(self, ask: Ask) -> None:
+        """Make a job of a run that is on record, unless it is one already or has finished."""
+        history = History(ask.run_id)
+        history.read(await self.store.read(run_stream(ask.run_id)))
+        await self._admit(ask, history, None)
+        if self.outlived(ask.plan, history):
+            raise _expired(ask)
+        if history.finished or history.is_waiting_job:
+            return
+        lease = await self.try_lease(ask.run_id)
+        if lease is None:
+            raise RunBusy(
+                f"run {ask.run_id} is being run by a caller",
+                after=timedelta(seconds=1),
+                flow=ask.plan.name,
+                remedy="submit it again when that one has gone, or run it with detach=True",
+            )
+        try:
+            history = await self._reread(ask, history, lease)
+            if not (history.finished or history.is_waiting_job):
+                fact = Submitted(millis(self.clock.now())) if history.started else self._opening(ask, history)
+                await self.store.append(run_stream(ask.run_id), history.length, [encode(fact, lease.fence)], lease)
+        finally:
+            await self.release(lease)
 
     async def _plain(self, live: Live, ask: Ask) -> Outcome:
         run = self._new_run(ask, live, ask.input or Input(), None)

@@ -8,7 +8,7 @@ from bb.engine.journal import LogJournal
 from bb.engine.run import Run
 from bb.errors import BBError, CorruptRecord, NotSavable
 from bb.flows.options import DurableOptions
-from bb.identity import Tree, diff, match_paths
+from bb.identity import Tree, changes, match_paths
 from bb.log import (
     Decided,
     Delta,
@@ -23,6 +23,7 @@ from bb.log import (
     millis,
     tree_stream,
 )
+from bb.logs import warning
 
 
 @define(eq=False)
@@ -132,7 +133,7 @@ async def _adopt(
 ) -> tuple[tuple[int, str, str], ...]:
     """What of an older signature goes on to count, and the report of the rest."""
     old = await journal.tree(known.signature)
-    said = list(diff(old, form)) if old is not None else [f"the tree of signature {known.signature[:12]} is not kept"]
+    said = list(changes(old, form, known.signature))
     adopted: tuple[tuple[int, str, str], ...] = ()
     if options.forward_compatible and old is not None:
         prefix = path[: len(path) - len(str(form["at"]))]
@@ -141,7 +142,10 @@ async def _adopt(
         adopted = tuple((known.number, prefix + before, prefix + now) for now, before in match.kept.items())
         if match.lost:
             said.append(f"savepoints without a place: {', '.join(match.lost)}")
-    run.emit("durable.discarded", path, flow, "; ".join(said))
+    differences = "; ".join(said)
+    run.emit("durable.discarded", path, flow, differences)
+    # it costs the work that was done: who has no tracer must hear of it as well
+    warning("a durable flow has changed since it was last run", run_id=run.run_id, path=path, differences=differences)
     return adopted
 
 

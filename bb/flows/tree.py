@@ -11,15 +11,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar, Final, Self, TypeAlias, assert_never, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, assert_never, cast, final
 
-from attrs import evolve, field, frozen
+from attrs import Attribute, evolve, field, frozen
 
 from bb.agents.agent import Agent
+from bb.agents.invoke import is_async, takes
 from bb.errors import WiringError
+from bb.flows.missing import missing
 from bb.flows.options import DurableOptions
 from bb.ids import check_id
-from bb.models.base import Model
+from bb.models.base import Model, check_model
 
 Send: TypeAlias = Callable[[str], Awaitable[object]]
 """Sends a text outward; whatever it returns is ignored, an exception fails the run."""
@@ -49,6 +51,12 @@ class _Step(_Sealed):
         """`a >> b` is `a.next(b)`."""
         return self.next(other)
 
+    if not TYPE_CHECKING:  # a type checker sees what is missing by itself
+
+        def __getattr__(self, name: str) -> object:
+            """Say why a builder is missing here; there is none all the same."""
+            raise AttributeError(missing(type(self).__name__, name))
+
 
 class _Nameable(_Step):
     """What can be given an id and a model."""
@@ -64,15 +72,25 @@ class _Nameable(_Step):
         return NamedFlow(cast("_Body", self), id)
 
     def with_model(self, model: Model, /) -> Self:
-        """The model for every agent inside that has none nearer to it."""
+        """The model for every agent inside that has none nearer to it.
+
+        Raises:
+            WiringError: it is no model, such as the name of one.
+        """
         return evolve(self, model=model)  # type: ignore[misc]  # every nameable kind is an attrs class with this field
 
 
+def _a_model(_flow: object, _field: Attribute[Model | None], value: object) -> None:
+    check_model(value)
+
+
 def _model_field() -> Any:
-    return field(default=None, eq=False, kw_only=True, repr=False)
+    return field(default=None, eq=False, kw_only=True, repr=False, validator=_a_model)
 
 
 def _agents(agents: Sequence[Agent[Any]]) -> tuple[Agent[Any], ...]:
+    if not isinstance(agents, Iterable):
+        raise WiringError(f"Flow was given {agents!r}", remedy="add agents by bb.Flow().with_agent(agent)")
     for agent in agents:
         if not isinstance(agent, Agent):
             raise WiringError(f"{agent!r} is no Agent", remedy="pass bb.Agent(...) values")
@@ -200,7 +218,11 @@ class Respond(_Nameable):
 @final
 @frozen
 class Notify(_Nameable):
-    """Send the chat's last message outward. Inside a durable flow it is remembered and not sent twice."""
+    """Send the chat's last message outward. Inside a durable flow it is remembered and not sent twice.
+
+    Raises:
+        WiringError: `send` is no async function of one argument.
+    """
 
     kind: ClassVar[str] = "notify"
     send: Send = field(eq=False)
@@ -208,6 +230,11 @@ class Notify(_Nameable):
     model: Model | None = _model_field()
 
     def __attrs_post_init__(self) -> None:
+        if not is_async(self.send) or not takes(self.send, 1):
+            raise WiringError(
+                f"Notify was given {self.send!r}, which is no async function of one argument",
+                remedy="write async def send(text)",
+            )
         if not self.name:
             object.__setattr__(self, "name", getattr(self.send, "__name__", "").strip("<>"))
 

@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 
 from attrs import field, frozen
 
+from bb.errors import WiringError
 from bb.messages import Message, ToolCall, ToolSpec, Usage
 
 Chunk: TypeAlias = str | ToolCall | Usage
@@ -42,3 +43,14 @@ class Model(Protocol):
             UpstreamError: the provider failed.
         """
         ...
+
+
+def check_model(model: object) -> None:
+    """Raises:
+    WiringError: it is neither a model nor None; a provider's name for one is text.
+    """
+    if model is None or (callable(getattr(model, "stream", None)) and not isinstance(model, type)):
+        return
+    adapter = "AnthropicModel" if str(model).startswith("claude") else "OpenAIModel"
+    shown = repr(model) if isinstance(model, str) else "..."
+    raise WiringError(f"{model!r} is no model", remedy=f"pass a model: bb.{adapter}({shown})")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, cast, get_args
 
@@ -32,6 +32,8 @@ def json_schema(type_: Any) -> dict[str, object]:
     Raises:
         WiringError: it has none.
     """
+    if not isinstance(type_, Hashable):  # a value, such as {"a": int}
+        raise no_schema(type_)
     writer = _Writer()
     schema = writer.write(type_)
     return {**schema, "$defs": writer.defs} if writer.defs else schema

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from attrs import frozen
 
@@ -55,11 +57,13 @@ class CrashReport:
             lines = [(row.path or "-", row.effect, str(row.runs), str(row.most), row.when) for row in self.rows]
             parts.append(_table(("place", "effect", "runs", "at most", "when"), lines))
         if self.findings:
-            cases: dict[str, list[str]] = {}
+            alike: dict[str, list[Finding]] = {}
             for finding in self.findings:
-                cases.setdefault(finding.what, []).append(finding.case)
-            found = [(what, str(len(names)), names[0]) for what, names in cases.items()]
+                alike.setdefault(_gist(finding.what), []).append(finding)
+            found = [(some[0].what, str(len(some)), some[0].case) for some in alike.values()]
             parts.append(_table(("what came out wrong", "cases", "such as"), found))
+            if any(len({finding.what for finding in some}) > 1 for some in alike.values()):
+                parts.append(_DICE)
         return "\n\n".join(parts)
 
 
@@ -71,6 +75,21 @@ class NotCrashSafe(AssertionError):
     def __init__(self, report: CrashReport) -> None:
         super().__init__(f"{len(report.findings)} findings\n{report}")
         self.report = report
+
+
+_VALUE: Final = re.compile(r"(?<= is ).*(?=, not )|.*(?= was streamed)|(?<= streamed ).*(?=, but )", re.DOTALL)
+_OTHER: Final = re.compile(r"(?<=, but the answer is ).*|(?<=, not ).*", re.DOTALL)
+_DICE: Final = (
+    "An answer that comes out differently each time: no dice or clock in answers. Take such values inside "
+    "turn.step(name, fn), which are kept, or hand them in as input."
+)
+
+
+def _gist(what: str) -> str:
+    """A finding without the values in it: those of dice and clocks differ from case to case."""
+    if not re.search(r"\bthe (answer|value|messages) is |\bstreamed\b", what):
+        return what
+    return _VALUE.sub("…", _OTHER.sub("…", what))
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -22,9 +22,15 @@ class ScriptedModel:
     """Gives the answers of its script one after the other; `requests` holds what it was asked, in order.
 
     Every answer bills `usage`, unless it holds a `Usage` of its own.
+
+    Raises:
+        WiringError: something in the script is no answer.
     """
 
     def __init__(self, *script: Script, usage: Usage = Usage()) -> None:  # noqa: B008 - a frozen value
+        for at, answer in enumerate(script, 1):
+            if not callable(answer):
+                _listed(answer, f"answer {at}")
         self._script = list(script)
         self._usage = usage
         self.requests: list[ModelRequest] = []
@@ -38,7 +44,7 @@ class ScriptedModel:
         """The next answer of the script.
 
         Raises (while iterating):
-            WiringError: the script has come to its end.
+            WiringError: the script has come to its end, or its function gave no answer.
         """
         self.requests.append(request)
         asked = len(self.requests)
@@ -47,7 +53,7 @@ class ScriptedModel:
                 f"the script is over: its {len(self._script)} answers are used up, and this is ask {asked}",
                 remedy="give ScriptedModel one answer per ask",
             )
-        chunks = await _chunks(self._script[asked - 1], request)
+        chunks = await _chunks(self._script[asked - 1], request, f"answer {asked}")
         billed = any(isinstance(chunk, Usage) for chunk in chunks)
         for chunk in chunks:
             if isinstance(chunk, Exception):
@@ -62,9 +68,25 @@ class ScriptedModel:
         return f"ScriptedModel({len(self._script)} answers, {self.left} left)"
 
 
-async def _chunks(script: Script, request: ModelRequest) -> Sequence[Chunk | Exception]:
+async def _chunks(script: Script, request: ModelRequest, where: str) -> Sequence[Chunk | Exception]:
     answer: Any = script
     if callable(script):
         given = script(request)
         answer = await given if inspect.isawaitable(given) else given
-    return [answer] if isinstance(answer, str | ToolCall | Exception) else list(answer)
+    return _listed(answer, where)
+
+
+def _listed(answer: object, where: str) -> Sequence[Chunk | Exception]:
+    """An answer as its chunks."""
+    if isinstance(answer, str | ToolCall | Exception):
+        return [answer]
+    wrong = answer
+    if isinstance(answer, Sequence):
+        strays = [chunk for chunk in answer if not isinstance(chunk, str | ToolCall | Usage | Exception)]
+        if not strays:
+            return list(answer)
+        wrong = strays[0]
+    raise WiringError(
+        f"{where} of the script holds a {type(wrong).__name__}",
+        remedy="give text (JSON by json.dumps(...)), a ToolCall, an exception, a list of these, or a function",
+    )

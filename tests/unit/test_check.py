@@ -167,3 +167,15 @@ async def test_an_app_refuses_two_agents_of_one_name_in_two_flows() -> None:
     with pytest.raises(bb.WiringError, match="two different agents are named 'same'"):
         app.register(two)
     app.register(two.with_id("one"))  # in the place of the first
+
+
+def test_a_flow_nested_deeper_than_the_stack_allows_is_refused() -> None:
+    def nested(levels: int) -> bb.AnyFlow:
+        flow: bb.AnyFlow = A
+        for level in range(levels - 1):
+            flow = (bb.Flow() >> flow).with_id(f"n{level}")
+        return flow
+
+    assert bb.check(nested(128)) == ()
+    (problem,) = bb.check(nested(129))
+    assert problem.code == "too-deep"

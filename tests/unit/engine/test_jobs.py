@@ -11,8 +11,9 @@ import structlog
 
 import bb
 from bb.engine import jobs
+from bb.testing.clock import ManualClock
 from bb.testing.mock_store import MockStore
-from tests.trials.kit import Disk, Work, mocked, until
+from tests.trials.kit import Disk, Work, cut_off, mocked, until
 
 
 async def all_finished(app: bb.App, count: int) -> None:
@@ -216,3 +217,77 @@ async def test_stopping_in_good_order_is_no_crash_however_often(disk: Disk) -> N
     async with disk.app(flow) as app:
         await all_finished(app, 1)
         assert (await app.run("slow", run_id=run_id)).answer == "done"
+
+
+async def test_a_start_that_failed_may_be_tried_again(work: Work) -> None:
+    class Down(bb.MemStore):
+        down = True
+
+        async def list(self, prefix: str) -> list[bb.StreamInfo]:
+            if self.down:
+                raise bb.StoreError("down")
+            return await super().list(prefix)
+
+    store = Down()
+    app = bb.App(store=store)
+    app.register(work.flow("a").durable())
+    await app.submit("a", "hi", run_id="r")
+    with pytest.raises(bb.StoreError):
+        await app.start()
+    store.down = False
+
+    await app.start()
+
+    await until(lambda: work.count("a"))
+    await app.stop()
+
+
+async def test_a_start_drops_old_runs(disk: Disk, work: Work) -> None:
+    clock = ManualClock()
+    await disk.app(work.flow("a").durable(), clock=clock).run("a", "hi", run_id="r")
+    clock.advance(timedelta(days=8))
+    app = disk.app(clock=clock)
+
+    await app.start()
+
+    async def gone() -> bool:
+        return not await app.runs()
+
+    await until(gone)
+
+
+@pytest.mark.parametrize("how", ["left", "failed", "cancelled"])
+async def test_a_run_that_came_to_nothing_may_be_handed_over_as_a_job(disk: Disk, work: Work, how: str) -> None:
+    flow = work.flow("a").next(work.flow("b")).with_id("f").durable()
+    app = disk.app(flow)
+    if how == "failed":
+        work.fail("b", 1)
+        with pytest.raises(bb.AgentFailed):
+            await app.run("f", "hi", run_id="r")
+    else:
+        await cut_off(app, work.hold("b"), "f", "hi", run_id="r")
+    if how == "cancelled":
+        await app.cancel("r")
+
+    await app.submit("f", "hi", run_id="r")
+    await app.submit("f", "hi", run_id="r")
+
+    later = disk.app(flow)
+    await later.start()
+    await until(lambda: work.count("b") == 2)
+    assert (await later.run("f", "hi", run_id="r")).answer == "b" and work.count("a") == 1
+
+
+async def test_a_run_that_a_caller_holds_is_not_handed_over(disk: Disk, work: Work) -> None:
+    hold = work.hold("a")
+    app = disk.app(work.flow("a").durable())
+    run = asyncio.create_task(app.run("a", "hi", run_id="r"))
+    await hold.reached.wait()
+
+    with pytest.raises(bb.RunBusy):
+        await app.submit("a", "hi", run_id="r")
+
+    hold.go.set()
+    await run
+    await app.submit("a", "hi", run_id="r")
+    assert [info.status for info in await app.runs()] == ["finished"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -258,3 +260,183 @@ async def test_a_lost_lease_is_told_wherever_its_cancellation_met_the_run() -> N
         await live.outcome()
     with pytest.raises(bb.Fenced):
         await elsewhere
+
+
+async def test_a_cancel_that_comes_when_the_end_is_being_recorded_is_too_late(work: Work) -> None:
+    store = Slow()
+    app = bb.App(store=store)
+    flow = work.flow("a").durable()
+    seen = set()
+
+    for turns in range(12):
+        run = asyncio.create_task(app.run(flow, "hi", run_id=f"r{turns}"))
+        await asyncio.sleep(turns * 0.0015)
+        with suppress(bb.UnknownRun):
+            await app.cancel(f"r{turns}")
+        (told,) = await asyncio.gather(run, return_exceptions=True)
+        status = {info.run_id: info.status for info in await app.runs()}.get(f"r{turns}")
+        seen.add((type(told), status))
+
+    assert seen <= {(bb.Outcome, "finished"), (bb.RunCancelled, "cancelled"), (bb.RunCancelled, None)}
+
+
+class Slow(bb.MemStore):
+    """Completes an append some time after it was written."""
+
+    def append(self, *args: Any, **kwargs: Any) -> asyncio.Future[int]:
+        future = super().append(*args, **kwargs)
+
+        async def later() -> int:
+            await asyncio.sleep(0.004)
+            return await future
+
+        return asyncio.ensure_future(later())
+
+
+async def test_a_caller_who_leaves_while_it_asks_for_the_lease_does_not_keep_it(work: Work) -> None:
+    asked = asyncio.Event()
+
+    class SlowToLease(bb.MemStore):
+        async def acquire(self, name: str, owner: str, seconds: float) -> bb.Lease | None:
+            lease = await super().acquire(name, owner, seconds)
+            asked.set()
+            await asyncio.sleep(0.02)
+            return lease
+
+    app = bb.App(store=SlowToLease())
+    flow = work.flow("a").durable()
+    run = asyncio.create_task(app.run(flow, "hi", run_id="r"))
+    await asked.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+    assert (await app.run(flow, "hi", run_id="r", wait=timedelta(0))).answer == "a"
+
+
+class Rival(bb.MemStore):
+    """Lets somebody else act just before a lease is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.acts: list[Callable[[], Awaitable[object]]] = []
+
+    async def acquire(self, name: str, owner: str, seconds: float) -> bb.Lease | None:
+        while self.acts:
+            await self.acts.pop()()
+        return await super().acquire(name, owner, seconds)
+
+
+async def test_a_run_started_over_while_another_waits_for_it_is_not_mixed_with_the_old_one(work: Work) -> None:
+    store = Rival()
+    flow = work.flow("a").next(work.flow("b")).with_id("f").durable()
+    mine, other = bb.App(store=store), bb.App(store=store)
+    work.fail("b", 1)
+    with pytest.raises(bb.AgentFailed):
+        await mine.run(flow, "old", run_id="r")
+    store.acts = [lambda: other.run(flow, "new", run_id="r", replace=True)]
+
+    with pytest.raises(bb.InputConflict):
+        await mine.run(flow, "old", run_id="r")
+
+    assert (await other.run(flow, "new", run_id="r")).replayed == ("f/a", "f/b")
+
+
+async def test_a_replay_writes_nothing_into_a_run_started_over_meanwhile(work: Work) -> None:
+    store = Rival()
+    flow = work.flow("a").durable().next(work.flow("pause")).next(work.flow("b").durable()).with_id("f")
+    changed = work.flow("a").durable().next(work.flow("pause")).next(work.flow("b", version="2").durable()).with_id("f")
+    mine, other = bb.App(store=store), bb.App(store=store)
+    await mine.run(flow, "old", run_id="r")
+    store.acts = [lambda: other.run(flow, "new", run_id="r", replace=True)]
+
+    with pytest.raises(bb.InputConflict):
+        await mine.run(changed, "old", run_id="r")
+
+    assert (await other.run(flow, "new", run_id="r")).replayed == ("f/a", "f/b")
+
+
+async def test_input_and_steps_may_hold_classes_registered_with_functions_of_their_own(disk: Disk) -> None:
+    class Point:
+        def __init__(self, x: int) -> None:
+            self.x = x
+
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        turn.reply(str(await turn.step("double", lambda point: point.x * 2, Point(2))))
+
+    flow = bb.Flow().with_agent(bb.Agent("a").on_message(handler)).with_id("a").durable()
+    app = disk.app()
+    app.types.register(Point, dump=lambda point: point.x, load=Point)
+    given = bb.Input((bb.Message("hi"),), payload=Point(1))
+
+    assert (await app.run(flow, given, run_id="r")).answer == "4"
+
+    with pytest.raises(bb.InputConflict):
+        await app.run(flow, bb.Input((bb.Message("hi"),), payload=Point(3)), run_id="r")
+
+
+async def test_params_are_input_too(disk: Disk, work: Work) -> None:
+    app = disk.app()
+    flow = work.flow("a").durable()
+    await app.run(flow, params={"x": 1}, run_id="r")
+
+    assert (await app.run(flow, params={"x": 1}, run_id="r")).replayed == ("a",)
+    assert (await app.run(flow, run_id="r")).replayed == ("a",)
+    with pytest.raises(bb.InputConflict):
+        await app.run(flow, params={"x": 2}, run_id="r")
+
+
+async def test_stop_reaches_a_run_that_another_of_its_id_is_to_replace(disk: Disk, work: Work) -> None:
+    hold = work.hold("a")
+    app = disk.app(work.flow("a").durable())
+    old = asyncio.create_task(app.run("a", "hi", run_id="r"))
+    await hold.reached.wait()
+    new = asyncio.create_task(app.run("a", "ho", run_id="r", replace=True))
+    await asyncio.sleep(0)
+
+    await app.stop(timedelta(0))
+
+    told = await asyncio.gather(old, new, return_exceptions=True)
+    assert [type(one) for one in told] == [bb.Interrupted, bb.Interrupted]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_who_waits_for_a_run_whose_loop_is_closed_takes_it_over(work: Work) -> None:
+    app = bb.App()
+    flow = work.flow("a").durable()
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> asyncio.Task[bb.Outcome]:
+        hold = work.hold("a")
+        task = asyncio.create_task(app.run(flow, "hi", run_id="r"))
+        await hold.reached.wait()
+        return task
+
+    task = loop.run_until_complete(begin())
+    answers: list[str] = []
+
+    def join() -> None:
+        async def wait() -> bb.Outcome:
+            return await asyncio.wait_for(app.run(flow, "hi", run_id="r"), 10)
+
+        answers.append(asyncio.run(wait()).answer)
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    threading.Event().wait(0.2)
+    loop.close()
+    thread.join()
+
+    assert answers == ["a"]
+    del task
+    gc.collect()
+
+
+async def test_apps_that_come_and_go_leave_no_threads(work: Work) -> None:
+    flow = work.flow("a").durable()
+    before = threading.active_count()
+
+    for _ in range(50):
+        await bb.run(flow, "hi")
+
+    assert threading.active_count() - before < 10

@@ -1,0 +1,155 @@
+"""What handlers do that they should not, and what that must not do to their run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+import bb
+from bb.engine.walk import _pause
+from bb.testing.clock import ManualClock
+from tests.trials.kit import Disk, Work
+
+Body = Callable[[bb.Turn], Awaitable[None]]
+
+
+def flow_of(name: str, body: Body) -> bb.NamedFlow:
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        await body(turn)
+
+    return bb.Flow().with_agent(bb.Agent(name).on_message(handler)).with_id(name)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_a_cancelled_task_of_the_handlers_own_is_a_failure_and_no_interruption(disk: Disk, beside: bool) -> None:
+    done: Counter[str] = Counter()
+
+    async def body(turn: bb.Turn) -> None:
+        done["a"] += 1
+        if done["a"] == 1:
+            task = asyncio.ensure_future(asyncio.sleep(60))
+            task.cancel()
+            await task
+        turn.reply("said")
+
+    flow = flow_of("a", body)
+    if beside:
+        flow = bb.All(flow, bb.Flow()).with_id("both")
+    app = disk.app(clock=ManualClock(auto=True))
+
+    outcome = await app.run(flow.durable(retries=1), "hi", run_id="r")
+
+    assert outcome.answer == "said" and done["a"] == 2
+
+
+async def test_a_step_that_a_handler_tried_again_replays_as_the_one_that_succeeded(disk: Disk) -> None:
+    done: Counter[str] = Counter()
+    keys: list[str] = []
+
+    async def charge(amount: int) -> str:
+        done["charge"] += 1
+        keys.append(bb.idempotency_key())
+        if done["charge"] == 1:
+            raise TimeoutError
+        return f"receipt {done['charge']}"
+
+    async def body(turn: bb.Turn) -> None:
+        try:
+            receipt = await turn.step("charge", charge, 5)
+        except TimeoutError:
+            receipt = await turn.step("charge", charge, 5)
+        second = await turn.step("charge", charge, 5)
+        done["handler"] += 1
+        if done["handler"] == 1:
+            raise ValueError("after the charge")
+        turn.reply(f"{receipt}, {second}")
+
+    flow = flow_of("a", body).durable()
+    with pytest.raises(bb.AgentFailed):
+        await disk.app().run(flow, "hi", run_id="r")
+
+    outcome = await disk.app().run(flow, "hi", run_id="r")
+
+    assert outcome.answer == "receipt 2, receipt 3" and done["charge"] == 3
+    assert keys[0] == keys[1] != keys[2]  # the second try is the same charge to whoever takes the money
+
+
+async def test_an_error_as_long_as_a_book_is_recorded_in_short(disk: Disk) -> None:
+    async def body(turn: bb.Turn) -> None:
+        raise ValueError("x" * 100_000)
+
+    app = disk.app(value_limit=10_000)
+    with pytest.raises(bb.AgentFailed):
+        await app.run(flow_of("a", body).durable(), "hi", run_id="r")
+
+    (info,) = await app.runs()
+    assert info.status == "failed" and "ValueError: xxx" in info.error and len(info.error) < 3000
+
+
+def test_pauses_stay_finite_however_often_it_is_tried() -> None:
+    assert _pause(100_000, 1.0, ValueError()) == 30.0
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_loser_that_ignores_its_cancellation_does_nothing_more(durable: bool) -> None:
+    done: Counter[str] = Counter()
+
+    async def stubborn(turn: bb.Turn) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            done["ignored"] += 1
+
+    async def charge(turn: bb.Turn) -> None:
+        done["charge"] += 1
+
+    async def send(text: str) -> None:
+        done["sent"] += 1
+
+    async def fast(turn: bb.Turn) -> None:
+        await asyncio.sleep(0.01)
+        turn.reply("fast")
+
+    slow = flow_of("slow", stubborn).next(bb.Notify(send)).next(flow_of("charge", charge))
+    flow = bb.One(slow, flow_of("fast", fast)).with_id("race")
+
+    outcome = await bb.run(flow.durable() if durable else flow, "hi")
+
+    assert outcome.answer == "fast" and done == {"ignored": 1}
+
+
+async def test_a_cancelled_run_stops_after_a_step_that_ignores_it(disk: Disk, work: Work) -> None:
+    started = asyncio.Event()
+
+    async def stubborn(turn: bb.Turn) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            turn.reply("as if nothing had happened")
+
+    flow = work.flow("a").durable().next(flow_of("s", stubborn)).next(work.flow("b")).with_id("f")
+    app = disk.app()
+    run = asyncio.create_task(app.run(flow, "hi", run_id="r"))
+    await started.wait()
+
+    await app.cancel("r")
+
+    with pytest.raises(bb.RunCancelled):
+        await run
+    assert work.calls == ["a"] and [info.status for info in await app.runs()] == ["cancelled"]
+
+
+async def test_a_handler_cannot_wait_for_its_own_run(disk: Disk) -> None:
+    app = disk.app()
+
+    async def body(turn: bb.Turn) -> None:
+        await app.run("a", run_id=turn.run_id)
+
+    app.register(flow_of("a", body).durable())
+
+    with pytest.raises(bb.AgentFailed, match="wait for itself"):
+        await app.run("a", "hi", run_id="r")
