@@ -65,10 +65,15 @@ class RunStream:
 
     async def __aexit__(self, *exc: object) -> None:
         """Leave the run: unless others wait for it or it was started with `detach`, it is interrupted."""
-        self._live.delivery.leave(self._listener)
+        self._leave()
         if not self._outcome.done():
-            self._outcome.cancel()
             await asyncio.wait([self._outcome])
+
+    def _leave(self) -> None:
+        self._live.delivery.leave(self._listener)
+        # not at once: cancelled before its first step it would never be counted out, and the run go on for nobody
+        if not self._outcome.done():
+            self._outcome.get_loop().call_soon(self._outcome.cancel)
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """The text as it comes, stage by stage; joined it is the answer.
@@ -93,8 +98,7 @@ class RunStream:
             """Never called: `with` looks for it before it enters."""
 
         def _misused(self, how: str) -> NoReturn:
-            self._live.delivery.leave(self._listener)
-            self._outcome.cancel()
+            self._leave()
             raise WiringError(f"a stream was {how}", remedy=_STREAM)
 
     async def outcome(self) -> Outcome:

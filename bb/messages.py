@@ -65,7 +65,7 @@ class ToolCall:
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.input, str):
             raise InvalidInput(
-                f"the input of tool call {self.name!r} is a {type(self.input).__name__}",
+                f"the input of tool call {self.name!r} is of type {type(self.input).__name__}",
                 remedy="arguments are JSON text: ToolCall.new(name, {...}) or json.dumps({...})",
             )
 

@@ -341,7 +341,9 @@ class ModelChat(Generic[T]):
 
 
 def _messages(given: Sequence[Message | str]) -> list[Message]:
-    return [Message(one) if isinstance(one, str) else one if isinstance(one, Message) else _refused(one) for one in given]
+    return [
+        Message(one) if isinstance(one, str) else one if isinstance(one, Message) else _refused(one) for one in given
+    ]
 
 
 def _refused(given: object) -> NoReturn:

@@ -29,9 +29,9 @@ def told(value: object) -> tuple[str, str]:
     if inspect.iscoroutine(value):
         value.close()  # nobody will await it now
         return "a coroutine", "forgot await?"
-    if inspect.isawaitable(value):
-        return f"a {type(value).__name__}", "forgot await?"
-    return "None" if value is None else f"a {type(value).__name__}", ""
+    name = type(value).__name__
+    what = "None" if value is None else f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
+    return what, "forgot await?" if inspect.isawaitable(value) else ""
 
 
 async def invoke(fn: Callable[..., object], /, *args: object, **kwargs: object) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, cast
 
 from attrs import evolve
@@ -257,8 +257,3 @@ class Archive:
 
     def _now(self) -> int:
         return millis(self._runner.clock.now())
-
-    @property
-    def now(self) -> datetime:
-        """The time on the app's clock."""
-        return self._runner.clock.now()

@@ -15,7 +15,7 @@ from bb.engine.archive import Archive
 from bb.engine.live import Live
 from bb.engine.plan import Plan
 from bb.engine.runner import Ask, Runner
-from bb.errors import BBError, Interruption, RunBusy, WiringError
+from bb.errors import BBError, Interruption, RunBusy, RunCancelled, WiringError
 from bb.log import RUNS, Ended, History, decode, run_stream
 from bb.logs import error, warning
 
@@ -167,6 +167,8 @@ class Jobs:
             async with self._slots:
                 if not self._stopping:
                     await self._runner.outcome(ask)
+        except RunCancelled:
+            pass  # as somebody wished
         except (RunBusy, Interruption):
             pass  # somebody else has it, or a later look finds it
         except BBError as problem:

@@ -20,7 +20,8 @@ class FixedModel:
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
             raise WiringError(
-                f"FixedModel says text, and was given a {type(text).__name__}", remedy="give text, JSON by json.dumps(...)"
+                f"FixedModel says text, and was given something of type {type(text).__name__}",
+                remedy="give text, JSON by json.dumps(...)",
             )
         self.text = text
 

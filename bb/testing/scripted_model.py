@@ -87,6 +87,6 @@ def _listed(answer: object, where: str) -> Sequence[Chunk | Exception]:
             return list(answer)
         wrong = strays[0]
     raise WiringError(
-        f"{where} of the script holds a {type(wrong).__name__}",
+        f"{where} of the script holds something of type {type(wrong).__name__}",
         remedy="give text (JSON by json.dumps(...)), a ToolCall, an exception, a list of these, or a function",
     )

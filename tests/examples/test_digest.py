@@ -67,6 +67,11 @@ def test_a_folder_becomes_a_digest(folder: Path) -> None:
     assert parts(done.stdout) == dict.fromkeys(PARTS, "ran")
 
 
+def test_one_heading_is_no_headings(folder: Path) -> None:
+    (folder / "one.md").write_text("# Turtles\n\nTurtles carry a heavy shell wherever the turtles happen to go.\n")
+    assert "10 words under 1 heading, " in digest(folder, "one.md").stdout
+
+
 def test_a_long_text_gets_a_section_per_file(folder: Path) -> None:
     (folder / "notes" / "long.md").write_text("# Long\n\n" + "The tide comes in twice a day at this coast. " * 200)
     done = digest(folder, "notes")
@@ -114,7 +119,8 @@ def test_changed_content_is_another_run(folder: Path) -> None:
     (folder / "notes" / "a.md").write_text("And changed again.")
     refused = digest(folder, "notes", "--run-id", "r-1")
     assert refused.returncode == 1
-    assert "run r-1 was started with another input" in refused.stderr
+    assert "run r-1 was started with another input: give another --run-id" in refused.stderr
+    assert "replace=True" not in refused.stderr
 
 
 def test_the_digest_is_no_part_of_itself(folder: Path) -> None:

@@ -291,3 +291,17 @@ async def test_a_run_that_a_caller_holds_is_not_handed_over(disk: Disk, work: Wo
     await run
     await app.submit("a", "hi", run_id="r")
     assert [info.status for info in await app.runs()] == ["finished"]
+
+
+async def test_a_cancelled_job_is_no_error(disk: Disk, work: Work) -> None:
+    hold = work.hold("a")
+    app = disk.app(work.flow("a").durable())
+    await app.start()
+    await app.submit("a", "hi", run_id="r")
+    await hold.reached.wait()
+
+    with structlog.testing.capture_logs() as logs:
+        await app.cancel("r")
+        await until(lambda: not app._jobs._busy)
+
+    assert logs == [] and [info.status for info in await app.runs()] == ["cancelled"]
