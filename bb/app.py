@@ -15,12 +15,13 @@ from bb.check import agents_of, check, refuse
 from bb.clock import Clock, SystemClock
 from bb.codec import Codec, Types
 from bb.engine.archive import Archive
+from bb.engine.ask import Ask
 from bb.engine.delivery import Listener
 from bb.engine.jobs import Jobs
 from bb.engine.live import Live
 from bb.engine.outcome import Outcome, RunInfo
 from bb.engine.plan import Plan, prepare
-from bb.engine.runner import Ask, Runner
+from bb.engine.runner import Runner
 from bb.errors import InvalidInput, UnknownFlow, WiringError
 from bb.flows.tree import AnyFlow, DurableFlow, NamedFlow
 from bb.ids import check_id, fresh_id
@@ -357,7 +358,7 @@ class App:
         What was interrupted resumes at the next start, or when its caller comes back.
         """
         await self._jobs.stop(grace)
-        self._runner.keeper.close()
+        self._runner.leases.keeper.close()
         await self.store.close()
 
     async def __aenter__(self) -> Self:

@@ -1,6 +1,13 @@
 """Every error bb raises, one tree.
 
 BBError
+├── Interruption             the run stopped, nothing is lost, run it again
+│   ├── Interrupted          the runner was cancelled or shut down
+│   ├── Fenced               another runner holds the lease now
+│   └── StoreError           the store failed
+│       ├── Conflict         the stream is not where the caller thought
+│       ├── StoreFull        no room left
+│       └── CorruptRecord    a stored record cannot be read
 ├── Fatal                    never retried: the same call would fail again
 │   ├── WiringError          a flow, agent or app put together wrongly
 │   ├── InvalidId            an id outside the one rule for ids
@@ -19,6 +26,7 @@ BBError
 │   ├── InvalidTool          a tool that would be sent is broken
 │   └── Closed               a turn or chat used after its handler returned
 ├── AgentFailed              an agent of a flow raised; the cause is chained
+│   └── NobodyWon            every member of a `One` failed; their errors are chained as a group
 ├── NotifyFailed             the sender of a `Notify` raised; the cause is chained
 ├── UpstreamError            a model provider failed
 │   └── UpstreamRejected     … and will refuse the same request again (also Fatal)
@@ -27,14 +35,7 @@ BBError
 ├── MaxRounds                `resolve` reached its cap
 ├── RunBusy                  another process runs it still; try again
 ├── RunCancelled             the run was cancelled on request
-├── StreamBroken             streamed text became void; reconnect with the run id
-└── Interruption             the run stopped, nothing is lost, run it again
-├── Interrupted          the runner was cancelled or shut down
-├── Fenced               another runner holds the lease now
-└── StoreError           the store failed
-├── Conflict         the stream is not where the caller thought
-├── StoreFull        no room left
-└── CorruptRecord    a stored record cannot be read
+└── StreamBroken             streamed text became void; reconnect with the run id
 """
 
 from __future__ import annotations
@@ -148,6 +149,10 @@ class AgentFailed(BBError):
     """An agent raised inside a flow; the original error is `__cause__`."""
 
 
+class NobodyWon(AgentFailed):
+    """Every member of a `One` failed; their errors are a group in `__cause__`. Fatal only if each of them is."""
+
+
 class NotifyFailed(BBError):
     """The function of a `Notify` raised; the original error is `__cause__`."""
 
@@ -233,6 +238,8 @@ class CorruptRecord(StoreError):
 
 def is_fatal(error: BaseException) -> bool:
     """Whether a durable retry is pointless: the error, its cause in the user's code or any part of its group is `Fatal`."""
+    if isinstance(error, NobodyWon) and isinstance(error.__cause__, BaseExceptionGroup):
+        return all(is_fatal(part) for part in error.__cause__.exceptions)  # one that may yet succeed is enough
     if isinstance(error, BaseExceptionGroup):
         return any(is_fatal(part) for part in error.exceptions)
     if isinstance(error, AgentFailed | NotifyFailed) and error.__cause__ is not None:

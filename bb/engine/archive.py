@@ -54,7 +54,7 @@ class Archive:
         self._runner = runner
         self._store = runner.store
         self._plans = plans
-        self._retention = retention
+        self.retention = retention
 
     async def history(self, run_id: str) -> History:
         """The folded log of a run.
@@ -166,7 +166,7 @@ class Archive:
         history = await self.history(run_id)
         if history.ended is not None:
             return
-        lease = await self._runner.try_lease(run_id)
+        lease = await self._runner.leases.try_take(run_id)
         if lease is None:
             with contextlib.suppress(Conflict):  # somebody has asked already
                 await self._store.append(control_stream(run_id), 0, [_CANCEL])
@@ -209,14 +209,14 @@ class Archive:
         last = decode(info.last, f"the last record of run {run_id}")
         now = self._runner.clock.now()
         if isinstance(last, Ended):
-            if now - moment(last.at) <= self._retention:
+            if now - moment(last.at) <= self.retention:
                 return False
             return await self._drop(run_id, info.length)
         history = await self.history(run_id)
         plan = self._plans.get(history.started.flow) if history.started is not None else None
         outlived = plan is not None and self._runner.outlived(plan, history)
         # a ttl says how long it is kept; nothing does for a flow that nobody registered
-        abandoned = (plan is None or plan.ttl is None) and now - moment(history.progress) > self._retention
+        abandoned = (plan is None or plan.ttl is None) and now - moment(history.progress) > self.retention
         if outlived:
             async with self._leased(run_id) as lease:
                 if (await self.history(run_id)).length == history.length:
@@ -240,7 +240,7 @@ class Archive:
         Raises:
             RunBusy: somebody does.
         """
-        lease = await self._runner.try_lease(run_id)
+        lease = await self._runner.leases.try_take(run_id)
         if lease is None:
             raise RunBusy(
                 f"run {run_id} is going on", after=timedelta(seconds=1), remedy="wait until it ends, or cancel it"
@@ -253,7 +253,7 @@ class Archive:
         try:
             yield
         finally:
-            await self._runner.release(lease)
+            await self._runner.leases.release(lease)
 
     def _now(self) -> int:
         return millis(self._runner.clock.now())

@@ -12,7 +12,7 @@ from bb.engine.plan import Node
 from bb.engine.run import State, merged
 from bb.engine.shared import Latch, Seat, Shared, taken
 from bb.engine.tasks import LOSER_GRACE, stop, together
-from bb.errors import AgentFailed, Interruption
+from bb.errors import Interruption, NobodyWon
 from bb.logs import warning
 
 Perform = Callable[[Node, State, str, Context], Awaitable[State]]
@@ -58,7 +58,7 @@ async def run_one(node: Node, state: State, path: str, ctx: Context, perform: Pe
     """The first member to succeed; the rest are cancelled and leave nothing. A durable run keeps its winner.
 
     Raises:
-        AgentFailed: every member failed; the cause is a group of their errors.
+        NobodyWon: every member failed; the cause is a group of their errors.
     """
     ctx.run.emit("one.start", path, node.name)
     start = state.picked(None)
@@ -107,7 +107,7 @@ async def _race(node: Node, path: str, tasks: list[asyncio.Future[State]], lanes
         errors = [task.exception() for task in tasks if not task.cancelled()]
         failed = [error for error in errors if isinstance(error, Exception)]
         said = "; ".join(str(error) for error in failed)
-        raise AgentFailed(
+        raise NobodyWon(
             f"no member of One succeeded ({len(failed)} failed): {said}", flow=node.name, path=path
         ) from ExceptionGroup("members of One", failed or [asyncio.InvalidStateError("no member ended")])
     return winner

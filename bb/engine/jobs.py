@@ -12,9 +12,10 @@ from typing import Any, Final
 from attrs import evolve
 
 from bb.engine.archive import Archive
+from bb.engine.ask import Ask
 from bb.engine.live import Live
 from bb.engine.plan import Plan
-from bb.engine.runner import Ask, Runner
+from bb.engine.runner import Runner
 from bb.errors import BBError, Interruption, RunBusy, RunCancelled, WiringError
 from bb.log import RUNS, Ended, History, decode, run_stream
 from bb.logs import error, warning
@@ -99,7 +100,7 @@ class Jobs:
     def prune_now_and_then(self) -> None:
         """Drop old runs in the background if that was not done for a while."""
         now = time.monotonic()
-        if now - self._pruned > PRUNE:
+        if now - self._pruned > min(PRUNE, max(60.0, self._archive.retention.total_seconds())):
             self._pruned = now
             self._spawn(self._prune())
 

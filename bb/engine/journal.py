@@ -26,6 +26,8 @@ class Journal(Protocol):
     """What a run needs in order to remember. An engine that brings its own journal can stand in for the log."""
 
     history: History
+    """What is remembered so far."""
+    codec: Codec
 
     async def record(self, *facts: Fact) -> None:
         """Keep facts, all or none; they are safe when this returns, and it returns even when the caller is cancelled.
@@ -35,8 +37,24 @@ class Journal(Protocol):
         """
         ...
 
+    def check(self) -> None:
+        """Raise what made it impossible to remember more, if anything did."""
+        ...
+
     async def sleep(self, seconds: float) -> None:
         """Wait, unless the run is interrupted."""
+        ...
+
+    def next_scope(self) -> int:
+        """A number for a durable flow entered now."""
+        ...
+
+    async def keep_tree(self, stream: str, form: Tree) -> bool:
+        """Keep the canonical form behind a signature; False: not before anything is recorded."""
+        ...
+
+    async def tree(self, signature: str) -> Tree | None:
+        """The canonical form behind a signature, if it is kept."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
@@ -24,7 +25,8 @@ class HandlerLedger:
         self._agent = agent
         self._seen: dict[str, int] = {}
         self._failed: dict[str, list[int]] = {}
-        self._last_asks: list[str] = []
+        self._last_asks: dict[str, int] = {}
+        """The answers the handler looks at now, each with the task that asked."""
         self._asking = 0
         self._closed = False
 
@@ -32,8 +34,9 @@ class HandlerLedger:
         self._check()
         scope = self._ctx.scope
         asks = int(kind == "ask")
-        if asks and not self._asking:
-            self._last_asks.clear()  # the answers before were good enough to go on from
+        task = id(asyncio.current_task()) if asks else 0
+        if asks:
+            self._go_on(task)
         base = f"{self._agent}/{kind}/{name}"
         if scope is not None:
             base += f"/{_fingerprint(scope.journal.codec, kind, name, request, self._path)}"
@@ -59,8 +62,17 @@ class HandlerLedger:
                 raise
             await scope.enter(self._path, key, plain)
         if asks:
-            self._last_asks.append(key)
+            self._last_asks[key] = task if known else 0
         return cast(T, scope.journal.codec.load(plain))
+
+    def _go_on(self, task: int) -> None:
+        """A new question: the answers before were good enough to go on from.
+
+        Not those to questions asked beside it: one that is replayed is answered before the next is even asked.
+        """
+        if not self._asking:
+            beside = {key: by for key, by in self._last_asks.items() if by and by != task}
+            self._last_asks = beside
 
     def _number(self, base: str) -> int:
         """Which among equal entries this is; one that failed gives its number to the next."""

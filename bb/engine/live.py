@@ -62,12 +62,12 @@ class Live:
         try:
             if self._loop is asyncio.get_running_loop() and self._task is not None:
                 try:
-                    return await asyncio.shield(self._task)
+                    return (await asyncio.shield(self._task)).own()
                 except asyncio.CancelledError:
                     if is_cancelled() or not self._task.cancelled():
                         raise
                     raise self._interrupted() from None
-            return await asyncio.wrap_future(_view(self._done))
+            return (await asyncio.wrap_future(_view(self._done))).own()
         except asyncio.CancelledError:
             left = True
             if self._leave():

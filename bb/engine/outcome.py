@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from datetime import datetime
+from types import NoneType
+from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from bb.log import Status
 from bb.messages import Message, Usage
@@ -28,6 +31,13 @@ class Outcome:
     """The paths that were replayed from savepoints, in order."""
     waiting_for: str | None = None
     """What a parked run waits for; None when it has finished."""
+
+    def own(self) -> Outcome:
+        """The same for one more caller: what it does to the value, the others do not see."""
+        return self if isinstance(self.value, _PLAIN) else evolve(self, value=deepcopy(self.value))
+
+
+_PLAIN: Final = (str, bytes, int, float, bool, NoneType)
 
 
 @frozen

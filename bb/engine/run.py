@@ -11,7 +11,7 @@ from attrs import Factory, define, field, frozen
 from bb.clock import Clock
 from bb.codec import Codec
 from bb.engine.delivery import Delivery
-from bb.engine.journal import LogJournal
+from bb.engine.journal import Journal
 from bb.engine.plan import Plan
 from bb.errors import SelectConflict
 from bb.log import Delta
@@ -115,7 +115,7 @@ class Run:
     codec: Codec
     tracer: Tracer | None
     delivery: Delivery
-    journal: LogJournal | None = None
+    journal: Journal | None = None
     usage: Usage = NO_USAGE
     replayed: list[str] = Factory(list)
     gates: RunGates = Factory(RunGates)

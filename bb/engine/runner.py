@@ -6,17 +6,17 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Literal
 
-from attrs import evolve, field, frozen
+from attrs import evolve
 
 from bb.clock import Clock
 from bb.codec import Codec
+from bb.engine.ask import Ask, expired, in_use, other_input, was_cancelled
 from bb.engine.context import Context, Lane
-from bb.engine.journal import LogJournal, outlasted
-from bb.engine.keeper import Keeper
+from bb.engine.journal import Journal, LogJournal
+from bb.engine.leases import LEASE_SECONDS, Leases, Tenure
 from bb.engine.live import Live
 from bb.engine.outcome import Outcome
 from bb.engine.plan import Plan
@@ -30,19 +30,14 @@ from bb.errors import (
     Interrupted,
     Interruption,
     RunBusy,
-    RunCancelled,
-    RunExpired,
-    RunIdInUse,
     StoreError,
     WiringError,
 )
 from bb.log import (
     Attempted,
     Ended,
-    Fact,
     Failed,
     History,
-    Origin,
     Started,
     Stopped,
     Submitted,
@@ -57,31 +52,7 @@ from bb.messages import Input
 from bb.models.base import Model
 from bb.place import current_place
 from bb.stores.base import Lease, Store
-from bb.stores.owner import owner
 from bb.trace import Tracer
-
-LEASE_SECONDS: Final = 30.0
-_POLL: Final = (0.02, 1.0)  # seconds between looks at a lease held elsewhere: the first, and the longest
-
-
-@frozen(kw_only=True)
-class Ask:
-    """What a caller wants to have run; `input` None means: go on with the run."""
-
-    plan: Plan
-    input: Input | None
-    params: Mapping[str, object] = field(factory=dict)
-    run_id: str
-    known: bool = True
-    """Whether the id may be known to the store; False for one made up just now."""
-    session_id: str | None = None
-    origin: Origin = "caller"
-    recovery: bool = False
-    detach: bool = False
-    replace: bool = False
-    fresh: bool = False
-    wait: timedelta = timedelta(seconds=60)
-    """How long to wait for another process that runs it."""
 
 
 class _Process:
@@ -113,9 +84,7 @@ class Runner:
         self._processes: dict[int, _Process] = {}
         self._tracer = tracer
         self._model = model
-        self._nonce = owner_nonce
-        self._seconds = lease_seconds
-        self.keeper = Keeper(store, lease_seconds)
+        self.leases = Leases(store, owner_nonce, lease_seconds)
         self._trees: set[str] = set()
 
     @property
@@ -167,7 +136,7 @@ class Runner:
             live = mine.live.get(ask.run_id) if ask.plan.durable else None
             if live is not None and not live.ended and not live.dead and not ask.replace:
                 if live.flow != ask.plan.name:
-                    raise _in_use(ask, live.flow)
+                    raise in_use(ask, live.flow)
                 place = current_place()
                 if place is not None and place.run_id == ask.run_id:
                     raise WiringError(
@@ -176,7 +145,7 @@ class Runner:
                         remedy="give the inner run an id of its own",
                     )
                 if print_ is not None and live.fingerprint is not None and print_ != live.fingerprint:
-                    raise _other_input(ask)
+                    raise other_input(ask)
                 # one whose input is not known yet, or that is winding down, is not joined: its lease orders the two
                 if (print_ is None or live.fingerprint is not None) and live.enter():
                     live.detached = live.detached or ask.detach
@@ -204,10 +173,10 @@ class Runner:
         history.read(await self.store.read(run_stream(ask.run_id)))
         await self._admit(ask, history, None)
         if self.outlived(ask.plan, history):
-            raise _expired(ask)
+            raise expired(ask)
         if history.finished or history.is_waiting_job:
             return
-        lease = await self.try_lease(ask.run_id)
+        lease = await self.leases.try_take(ask.run_id)
         if lease is None:
             raise RunBusy(
                 f"run {ask.run_id} is being run by a caller",
@@ -221,7 +190,7 @@ class Runner:
                 fact = Submitted(millis(self.clock.now())) if history.started else self._opening(ask, history)
                 await self.store.append(run_stream(ask.run_id), history.length, [encode(fact, lease.fence)], lease)
         finally:
-            await self.release(lease)
+            await self.leases.release(lease)
 
     async def _plain(self, live: Live, ask: Ask) -> Outcome:
         run = self._new_run(ask, live, ask.input or Input(), None)
@@ -243,7 +212,7 @@ class Runner:
             return await self._durable(live, ask)
         except asyncio.CancelledError:
             if live.cancel_asked:  # while it waited for a holder elsewhere, who is asked as well
-                raise _was_cancelled(ask.run_id, ask.plan.name) from None
+                raise was_cancelled(ask.run_id, ask.plan.name) from None
             raise
         finally:
             mine = self._mine()
@@ -260,7 +229,7 @@ class Runner:
             history.read(await self.store.read(run_stream(ask.run_id)))
             if not ask.replace:
                 await self._admit(ask, history, None)
-        tenure = Tenure(self, live, ask)
+        tenure = Tenure(self.leases, self.clock, live, ask)
         try:
             if ask.replace or not history.finished:
                 lease = await tenure.take()
@@ -373,7 +342,7 @@ class Runner:
             replayed=tuple(dict.fromkeys(run.replayed)),
         )
 
-    def _new_run(self, ask: Ask, live: Live, input: Input, journal: LogJournal | None) -> Run:
+    def _new_run(self, ask: Ask, live: Live, input: Input, journal: Journal | None) -> Run:
         return Run(
             run_id=ask.run_id,
             session_id=ask.session_id or ask.run_id,
@@ -396,15 +365,15 @@ class Runner:
         ended, started = history.ended, history.started
         flow = started.flow if started is not None else ended.flow if ended is not None else ask.plan.name
         if flow != ask.plan.name:
-            raise _in_use(ask, flow)
+            raise in_use(ask, flow)
         if ended is not None and ended.status == "expired":
-            raise _expired(ask)
+            raise expired(ask)
         if started is None:
             return
         if self.outlived(ask.plan, history):
             if lease is not None:
                 await self.expire(history, lease)
-                raise _expired(ask)
+                raise expired(ask)
             return  # found again, and dropped, once the lease is ours
         if ask.session_id is not None and ask.session_id != started.session:
             raise InputConflict(
@@ -414,7 +383,7 @@ class Runner:
             )
         asked = self._fingerprint(ask)
         if asked is not None and asked != started.fingerprint:
-            raise _other_input(ask)
+            raise other_input(ask)
 
     def _fingerprint(self, ask: Ask) -> str | None:
         """What tells this input from another; None without one."""
@@ -432,44 +401,24 @@ class Runner:
         await self.store.delete(run_stream(history.run_id), lease, leave=[encode(end, lease.fence)])
         await self.store.delete(control_stream(history.run_id))
 
-    # --- the lease ---
-
-    async def try_lease(self, run_id: str) -> Lease | None:
-        """The run's lease, if nobody has it."""
-        taking = asyncio.ensure_future(self.store.acquire(run_stream(run_id), owner(self._nonce), self._seconds))
-        cancelled = await outlasted(taking)  # a lease that nobody knows of would be held until it runs out
-        lease = taking.result()
-        if cancelled is not None:
-            if lease is not None:
-                await self.release(lease)
-            raise cancelled
-        return lease
-
-    async def release(self, lease: Lease) -> None:
-        """Give a lease back; one that cannot be given back runs out by itself."""
-        released = asyncio.ensure_future(self.store.release(lease))
-        cancelled = await outlasted(released)
-        with contextlib.suppress(BBError):
-            released.result()
-        if cancelled is not None:
-            raise cancelled
-
     # --- endings ---
 
     def _ended(self, run: Run, started: Started, status: Literal["finished", "cancelled"]) -> Ended:
-        return Ended(status, millis(self.clock.now()), started.flow, started.at, run.attempt)
+        assert run.journal is not None
+        at = max(millis(self.clock.now()), run.journal.history.progress)  # a clock that went back must not age the run
+        return Ended(status, at, started.flow, started.at, run.attempt)
 
-    async def _failed(self, run: Run, journal: LogJournal, error: Exception) -> None:
+    async def _failed(self, run: Run, journal: Journal, error: Exception) -> None:
         path = getattr(error, "path", "") or run.plan.root.segment
         with contextlib.suppress(Interruption):
             await journal.record(Failed.of(error, path, millis(self.clock.now()), final=True))
 
-    async def _cancelled(self, run: Run, journal: LogJournal, started: Started) -> BBError:
+    async def _cancelled(self, run: Run, journal: Journal, started: Started) -> BBError:
         """Record that the run is over on request."""
         if journal.history.ended is None:
             await journal.record(self._ended(run, started, "cancelled"))
         await self.store.delete(control_stream(run.run_id))
-        return _was_cancelled(run.run_id, run.plan.name)
+        return was_cancelled(run.run_id, run.plan.name)
 
     async def _cancel_is_pending(self, run_id: str, was_over: bool) -> bool:
         """Whether a cancel came in while nobody looked; one that came when the run was over meant an earlier attempt."""
@@ -477,81 +426,3 @@ class Runner:
         if asked and was_over:
             await self.store.delete(control_stream(run_id))
         return asked and not was_over
-
-
-class Tenure:
-    """The time that one attempt holds the lease of its run."""
-
-    def __init__(self, runner: Runner, live: Live, ask: Ask) -> None:
-        self.lease: Lease | None = None
-        self._runner = runner
-        self._live = live
-        self._ask = ask
-
-    async def take(self) -> Lease:
-        """The lease, waiting for another process as long as the caller wants.
-
-        Raises:
-            RunBusy: it did not end in that time.
-        """
-        # real time, not the app's clock: another process does not run on it
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._ask.wait.total_seconds()
-        live = self._live
-        pause, longest = _POLL
-        while True:
-            self.lease = await self._runner.try_lease(self._ask.run_id)
-            if self.lease is not None:
-                self._runner.keeper.hold(self.lease, self._ask.run_id, live.lose, live.ask_cancel, lambda: live.dead)
-                return self.lease
-            left = until - loop.time()
-            if left <= 0:
-                raise RunBusy(
-                    f"run {self._ask.run_id} is being run by another process",
-                    after=timedelta(seconds=longest),
-                    flow=self._ask.plan.name,
-                    remedy="try again later with the same run id",
-                )
-            await asyncio.sleep(min(pause, left))
-            pause = min(pause * 2, longest)
-
-    async def claim(self) -> tuple[Lease, Fact]:
-        """The lease after all, when the replay of a finished run meets something new."""
-        self._ask = evolve(self._ask, wait=timedelta(0))
-        return await self.take(), Attempted(millis(self._runner.clock.now()), "call")
-
-    async def end(self) -> None:
-        """Give the lease back."""
-        if self.lease is None or self._live.dead:  # without its loop nothing can be awaited; the keeper sees to it
-            return
-        lease, self.lease = self.lease, None
-        self._runner.keeper.drop(lease)
-        await self._runner.release(lease)
-
-
-def _was_cancelled(run_id: str, flow: str) -> RunCancelled:
-    return RunCancelled(f"run {run_id} was cancelled", flow=flow, remedy="run it again to go on from what it saved")
-
-
-def _in_use(ask: Ask, flow: str) -> RunIdInUse:
-    return RunIdInUse(
-        f"run id {ask.run_id} belongs to flow {flow!r}, not {ask.plan.name!r}",
-        flow=ask.plan.name,
-        remedy="use another run id, or give the old run up with replace=True",
-    )
-
-
-def _other_input(ask: Ask) -> InputConflict:
-    return InputConflict(
-        f"run {ask.run_id} was started with another input",
-        flow=ask.plan.name,
-        remedy="leave the input out to go on with it, use another run id, or give the old run up with replace=True",
-    )
-
-
-def _expired(ask: Ask) -> RunExpired:
-    return RunExpired(
-        f"run {ask.run_id} made no progress within its ttl and was dropped",
-        flow=ask.plan.name,
-        remedy="use another run id, or start over with replace=True",
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import define
 
-from bb.engine.journal import LogJournal
+from bb.engine.journal import Journal
 from bb.engine.run import Run
 from bb.errors import BBError, CorruptRecord, NotSavable
 from bb.flows.options import DurableOptions
@@ -31,7 +31,7 @@ class ActiveScope:
     """The nearest durable flow around a step."""
 
     run: Run
-    journal: LogJournal
+    journal: Journal
     path: str
     flow: str
     options: DurableOptions
@@ -129,7 +129,7 @@ async def enter_scope(
 
 
 async def _adopt(
-    run: Run, journal: LogJournal, known: Scope, path: str, flow: str, options: DurableOptions, form: Tree
+    run: Run, journal: Journal, known: Scope, path: str, flow: str, options: DurableOptions, form: Tree
 ) -> tuple[tuple[int, str, str], ...]:
     """What of an older signature goes on to count, and the report of the rest."""
     old = await journal.tree(known.signature)
@@ -149,6 +149,6 @@ async def _adopt(
     return adopted
 
 
-async def _keep_tree(run: Run, journal: LogJournal, signature: str, form: Tree) -> None:
+async def _keep_tree(run: Run, journal: Journal, signature: str, form: Tree) -> None:
     if signature not in run.trees and await journal.keep_tree(tree_stream(signature), form):
         run.trees.add(signature)

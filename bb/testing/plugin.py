@@ -49,4 +49,4 @@ def bb_app(bb_store: MockStore, bb_clock: ManualClock, bb_recorder: Recorder) ->
 
     app = App(store=bb_store, clock=bb_clock, trace=bb_recorder)
     yield app
-    app._runner.keeper.close()  # its thread would outlive the test by some seconds
+    app._runner.leases.keeper.close()  # its thread would outlive the test by some seconds

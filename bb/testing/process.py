@@ -97,7 +97,7 @@ class Process:
         runner = app._runner
         runner._tracer = self if runner._tracer is None else Tee(runner._tracer, self)
         runner._model = self.watched(runner._model)
-        runner.keeper = _NoKeeper(runner.store, 1.0)
+        runner.leases.keeper = _NoKeeper(runner.store, 1.0)
 
     def watched(self, model: Model | None) -> Model | None:
         """The same model, its answers counted and kept."""

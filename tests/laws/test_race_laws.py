@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bb
-from bb.engine import runner
+from bb.engine import leases
 from bb.log import Decided, Entry, Saved, decode, run_stream
 from bb.stores.base import Lease
 from bb.testing import MockStore
@@ -105,7 +105,7 @@ def test_runners_that_steal_the_run_from_each_other(plot: Plot, steals: list[Ste
         calls = sum((world.calls for world in worlds), Counter[str]())
         assert max(calls.values(), default=0) <= 1 + len(steals)  # each theft costs one more try at most
 
-    with mock.patch.object(runner, "_POLL", LOOKS):
+    with mock.patch.object(leases, "POLL", LOOKS):
         asyncio.run(go())
 
 
@@ -123,7 +123,7 @@ def test_callers_of_several_apps_at_once_run_each_step_once(plot: Plot, callers:
         assert max(world.calls.values(), default=1) == 1 and max(world.steps.values(), default=1) == 1
         await check(store)
 
-    with mock.patch.object(runner, "_POLL", LOOKS):
+    with mock.patch.object(leases, "POLL", LOOKS):
         asyncio.run(go())
 
 
@@ -141,5 +141,5 @@ def test_a_late_write_is_refused() -> None:
         assert len(store.late) == 1 and len(store.taken) >= 2
         await check(store)
 
-    with mock.patch.object(runner, "_POLL", LOOKS):
+    with mock.patch.object(leases, "POLL", LOOKS):
         asyncio.run(go())

@@ -34,7 +34,7 @@ class NoKeeper(Keeper):
 
 def app_over(store: bb.Store) -> bb.App:
     app = bb.App(store=store, clock=ManualClock(auto=True))
-    app._runner.keeper = NoKeeper(store, 30.0)
+    app._runner.leases.keeper = NoKeeper(store, 30.0)
     return app
 
 

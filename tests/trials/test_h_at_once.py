@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import bb
-from bb.engine import runner
+from bb.engine import leases
 from bb.log import run_stream
 from bb.testing.clock import ManualClock
 from bb.testing.mock_store import MockStore
@@ -189,7 +189,7 @@ async def test_trial_H5_what_a_fenced_runner_saves_is_refused_and_it_joins_the_n
     slow, first = work.hold("a"), mocked(store, flow)
     old = asyncio.create_task(first.run("job", "hi", run_id="r"))
     await slow.reached.wait()
-    clock.advance(runner.LEASE_SECONDS + 1)  # it did not come to renew its lease, and another takes the run over
+    clock.advance(leases.LEASE_SECONDS + 1)  # it did not come to renew its lease, and another takes the run over
 
     hold, second = work.hold("b"), mocked(store, flow)
     new = asyncio.create_task(second.run("job", "hi", run_id="r"))
@@ -252,7 +252,7 @@ async def test_trial_H7_a_late_save_of_a_cancelled_run_does_not_overwrite_a_newe
     await until(lambda: late.reached)
     old.cancel()
     await asyncio.sleep(0.02)
-    clock.advance(runner.LEASE_SECONDS + 1)
+    clock.advance(leases.LEASE_SECONDS + 1)
 
     new = await mocked(store, flow).run("job", "hi", run_id="r")
     kept = await store.read(run_stream("r"))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import bb
-from bb.engine import runner
+from bb.engine import leases
 from bb.engine.live import Live
 from bb.log import run_stream
 from bb.testing.clock import ManualClock
@@ -68,7 +68,7 @@ async def test_a_fenced_run_that_was_to_replace_joins_and_does_not_replace_again
     hold = work.hold("a")
     old = asyncio.create_task(mocked(store, flow).run("job", "hi", run_id="r", replace=True))
     await hold.reached.wait()
-    clock.advance(runner.LEASE_SECONDS + 1)
+    clock.advance(leases.LEASE_SECONDS + 1)
     await mocked(store, flow).run("job", "hi", run_id="r")
     kept = await store.read(run_stream("r"))
     hold.go.set()
@@ -83,11 +83,11 @@ async def test_a_run_that_lost_its_lease_while_its_step_waits_is_stopped(work: W
     store = MockStore(clock)
     flow = work.flow("a").durable()
     app = mocked(store, flow)
-    app._runner.keeper._seconds = 0.1  # so that it looks after its lease at once
+    app._runner.leases.keeper._seconds = 0.1  # so that it looks after its lease at once
     hold = work.hold("a")
     old = asyncio.create_task(app.run("a", "hi", run_id="r"))
     await hold.reached.wait()
-    clock.advance(runner.LEASE_SECONDS + 1)
+    clock.advance(leases.LEASE_SECONDS + 1)
 
     new = await mocked(store, flow).run("a", "hi", run_id="r")
 

@@ -1,0 +1,65 @@
+"""`Ask`: what a caller wants to have run, and the errors that refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from attrs import field, frozen
+
+from bb.engine.plan import Plan
+from bb.errors import InputConflict, RunCancelled, RunExpired, RunIdInUse
+from bb.log import Origin
+from bb.messages import Input
+
+
+@frozen(kw_only=True)
+class Ask:
+    """What a caller wants to have run; `input` None means: go on with the run."""
+
+    plan: Plan
+    input: Input | None
+    params: Mapping[str, object] = field(factory=dict)
+    run_id: str
+    known: bool = True
+    """Whether the id may be known to the store; False for one made up just now."""
+    session_id: str | None = None
+    origin: Origin = "caller"
+    recovery: bool = False
+    detach: bool = False
+    replace: bool = False
+    fresh: bool = False
+    wait: timedelta = timedelta(seconds=60)
+    """How long to wait for another process that runs it."""
+
+
+def was_cancelled(run_id: str, flow: str) -> RunCancelled:
+    """What the callers of a cancelled run get."""
+    return RunCancelled(f"run {run_id} was cancelled", flow=flow, remedy="run it again to go on from what it saved")
+
+
+def in_use(ask: Ask, flow: str) -> RunIdInUse:
+    """The run id belongs to another flow."""
+    return RunIdInUse(
+        f"run id {ask.run_id} belongs to flow {flow!r}, not {ask.plan.name!r}",
+        flow=ask.plan.name,
+        remedy="use another run id, or give the old run up with replace=True",
+    )
+
+
+def other_input(ask: Ask) -> InputConflict:
+    """The run is known with another input."""
+    return InputConflict(
+        f"run {ask.run_id} was started with another input",
+        flow=ask.plan.name,
+        remedy="leave the input out to go on with it, use another run id, or give the old run up with replace=True",
+    )
+
+
+def expired(ask: Ask) -> RunExpired:
+    """The run outlived its ttl."""
+    return RunExpired(
+        f"run {ask.run_id} made no progress within its ttl and was dropped",
+        flow=ask.plan.name,
+        remedy="use another run id, or start over with replace=True",
+    )

@@ -1,0 +1,225 @@
+"""`History`: the state of a run, which is the fold over its facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, TypeAlias, cast
+
+from attrs import Factory, define, evolve, field
+
+from bb.codec import Codec
+from bb.errors import CorruptRecord
+from bb.log.facts import (
+    Attempted,
+    Decided,
+    Ended,
+    Entered,
+    Entry,
+    Fact,
+    Failed,
+    Forgotten,
+    Saved,
+    Started,
+    Stopped,
+    Submitted,
+    decode,
+)
+from bb.messages import Input
+
+Status: TypeAlias = Literal["running", "interrupted", "failed", "finished", "cancelled", "expired", "stuck"]
+
+STUCK_AFTER: Final = 5  # attempts in a row that recorded nothing: the run kills its process
+
+
+@define
+class Scope:
+    """What is remembered for one durable flow under one signature."""
+
+    number: int
+    path: str
+    signature: str
+    saved: dict[str, object] = Factory(dict)
+    decided: dict[str, str] = Factory(dict)
+    entries: dict[str, dict[str, object]] = Factory(dict)
+    entered: Entered | None = None
+    """The fact that opened it, until that goes out with the first fact inside."""
+
+    def remembered(self) -> set[str]:
+        """The paths at which anything is remembered."""
+        return self.saved.keys() | self.decided.keys() | self.entries.keys()
+
+    def adopt(self, other: Scope, old: str, new: str) -> None:
+        """Take over what another scope remembers at one place."""
+        if old in other.saved:
+            self.saved[new] = other.saved[old]
+        if old in other.decided:
+            self.decided[new] = other.decided[old]
+        if old in other.entries:
+            self.entries[new] = dict(other.entries[old])
+
+    def forget(self, path: str, key: str) -> None:
+        """Drop what is remembered at one place and below it, or one entry of it."""
+        if key:
+            self.entries.get(path, {}).pop(key, None)
+            return
+        below = path + "/"
+        for held in (self.saved, self.decided, self.entries):
+            kept = cast("dict[str, object]", held)
+            for place in [p for p in kept if p == path or p.startswith(below)]:
+                del kept[place]
+
+
+@define
+class History:
+    """The state of a run: the fold over its facts."""
+
+    run_id: str
+    length: int = 0
+    tail: list[bytes] = Factory(list)
+    """The last record that was read, if any: the same place holds another when the run was started over."""
+    started: Started | None = None
+    scopes: dict[int, Scope] = Factory(dict)
+    attempts: int = 0
+    failures: dict[str, int] = Factory(dict)
+    """Failures that count against the retries of each durable flow, by path."""
+    last_failure: Failed | None = None
+    failed: bool = False
+    ended: Ended | None = None
+    progress: int = 0
+    """When the last fact that is progress was recorded."""
+    idle_attempts: int = 0
+    """Attempts in a row that recorded nothing."""
+    _current: dict[str, Scope] = field(factory=dict, alias="current")
+
+    def scope(self, path: str) -> Scope | None:
+        """The durable flow at this path, under the signature it had last."""
+        return self._current.get(path)
+
+    def read(self, records: Iterable[bytes]) -> list[Fact]:
+        """Fold in stored records, and give the facts they are.
+
+        Raises:
+            CorruptRecord: one of them is no fact, or does not fit those before it.
+        """
+        facts: list[Fact] = []
+        for record in records:
+            where = f"record {self.length} of run {self.run_id}"
+            fact = decode(record, where)
+            try:
+                self.add(fact)
+            except Exception as error:
+                raise CorruptRecord(
+                    f"{where} does not fit those before it: {error!r}", remedy="restore the store from a copy"
+                ) from error
+            self.tail = [record]
+            facts.append(fact)
+        return facts
+
+    def add(self, fact: Fact) -> None:
+        """Fold in one fact."""
+        self.length += 1
+        match fact:
+            case Saved(scope=number, path=path, delta=delta, at=at):
+                self.scopes[number].saved[path] = delta
+                self._progress(at)
+            case Entry(scope=number, path=path, at=at, key=key, value=value):
+                self.scopes[number].entries.setdefault(path, {})[key] = value
+                self._progress(at)
+            case Decided(scope=number, path=path, at=at, choice=choice):
+                self.scopes[number].decided[path] = choice
+                self._progress(at)
+            case Started(at=at, origin=origin):
+                self.started = fact
+                self.progress = at
+                self.attempts = self.idle_attempts = 0 if origin == "job" else 1  # a job is only put on record
+            case Attempted():
+                if self.failed or self.ended is not None:
+                    self.failures.clear()  # who runs a failed run again starts a new budget
+                self.failed, self.ended = False, None
+                self.attempts += 1
+                self.idle_attempts += 1
+            case Entered(number=number):
+                if number not in self.scopes:
+                    self.enter(fact)
+            case Forgotten(path=path, key=key):
+                for scope in self.scopes.values():
+                    scope.forget(path, key)
+                if not key:
+                    self.ended = None
+            case Failed(path=path, final=final, at=at):
+                self.last_failure = fact
+                self._progress(at)
+                if final:
+                    self.failed = True
+                else:
+                    self.attempts += 1
+                    self.failures[path] = self.failures.get(path, 0) + 1
+                    for inner in [p for p in self.failures if p.startswith(path + "/")]:
+                        del self.failures[inner]  # a retry outside restarts the budgets inside
+            case Submitted(at=at):
+                assert self.started is not None
+                self.started = evolve(self.started, origin="job")
+                if self.failed or self.ended is not None:
+                    self.failures.clear()
+                self.failed, self.ended = False, None
+                self._progress(at)
+            case Stopped():
+                self.idle_attempts = 0
+            case Ended(at=at):
+                self.ended = fact
+                self.failed = False
+                self._progress(at)
+
+    def enter(self, fact: Entered) -> Scope:
+        """The scope that an `Entered` opens; its record may follow with the first fact inside."""
+        scope = Scope(fact.number, fact.path, fact.signature)
+        for number, old, new in fact.adopted:
+            scope.adopt(self.scopes[number], old, new)
+        self.scopes[fact.number] = scope
+        self._current[fact.path] = scope
+        return scope
+
+    def _progress(self, at: int) -> None:
+        self.progress = max(self.progress, at)
+        self.idle_attempts = 0
+
+    def remembers_below(self, path: str) -> bool:
+        """Whether anything inside `path` may replay, in whichever durable flow."""
+        below = path + "/"
+        return any(place.startswith(below) for scope in self.scopes.values() for place in scope.remembered())
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self.ended is not None and self.ended.status == "finished"
+
+    @property
+    def is_waiting_job(self) -> bool:
+        """Whether the app runs it by itself."""
+        return self.started is not None and self.started.origin == "job" and not self.failed and self.ended is None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the last attempts all ended without a trace: the run seems to kill its process."""
+        return self.ended is None and not self.failed and self.idle_attempts >= STUCK_AFTER
+
+    def status(self, held: bool) -> Status:
+        """Where the run stands; `held` says whether a runner has its lease."""
+        if self.ended is not None:
+            return self.ended.status
+        if held:
+            return "running"
+        if self.failed:
+            return "failed"
+        return "stuck" if self.is_stuck else "interrupted"
+
+
+def load_input(started: Started, codec: Codec) -> tuple[Input, Mapping[str, object]]:
+    """The input and the params a run was started with.
+
+    Raises:
+        CorruptRecord: they cannot be read.
+    """
+    input, params = cast("list[object]", codec.load(started.input))
+    assert isinstance(input, Input) and isinstance(params, dict)
+    return input, params
