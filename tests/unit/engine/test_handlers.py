@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -153,3 +153,76 @@ async def test_a_handler_cannot_wait_for_its_own_run(disk: Disk) -> None:
 
     with pytest.raises(bb.AgentFailed, match="wait for itself"):
         await app.run("a", "hi", run_id="r")
+
+
+async def test_one_is_tried_again_while_a_member_may_yet_succeed(disk: Disk) -> None:
+    tried = 0
+
+    async def never(turn: bb.Turn) -> None:
+        raise bb.Fatal("not for this customer")
+
+    async def later(turn: bb.Turn) -> None:
+        nonlocal tried
+        tried += 1
+        if tried < 3:
+            raise ConnectionError("down")
+        turn.reply("up")
+
+    app = disk.app(clock=ManualClock(auto=True))
+    flow = bb.One(flow_of("never", never), flow_of("later", later)).with_id("one")
+
+    assert (await app.run(flow.durable(retries=2), "hi")).answer == "up"
+
+    with pytest.raises(bb.NobodyWon):
+        await app.run(bb.One(flow_of("never", never)).with_id("two").durable(retries=5), "hi", run_id="r")
+    assert [run.attempts for run in await app.runs() if run.run_id == "r"] == [1]
+
+
+async def test_what_one_caller_does_to_the_value_the_others_do_not_see(disk: Disk) -> None:
+    async def body(turn: bb.Turn) -> None:
+        await asyncio.sleep(0.01)
+        turn.reply("list", value=[1])
+
+    app, flow = disk.app(), flow_of("a", body).durable()
+
+    one, two = await asyncio.gather(*(app.run(flow, "hi", run_id="r") for _ in range(2)))
+    assert isinstance(one.value, list)
+    one.value.append(2)
+
+    assert two.value == [1] and (await app.run(flow, "hi", run_id="r")).value == [1]
+
+
+async def test_a_bad_answer_that_is_replayed_beside_a_new_question_is_asked_anew(disk: Disk) -> None:
+    class Moody:
+        """Answers "bad" to the first question once, and hangs on the second once."""
+
+        def __init__(self) -> None:
+            self.asked: Counter[str] = Counter()
+            self.hung = asyncio.Event()
+
+        async def stream(self, request: bb.ModelRequest) -> AsyncIterator[bb.Chunk]:
+            question = request.messages[-1].content
+            self.asked[question] += 1
+            if question == "second" and self.asked[question] == 1:
+                self.hung.set()
+                await asyncio.sleep(60)
+            yield "bad" if self.asked[question] == 1 and question == "first" else "good"
+
+    model = Moody()
+
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        answers = await asyncio.gather(chat.ask_with(bb.Message("first")), chat.ask_with(bb.Message("second")))
+        if "bad" in [answer.text for answer in answers]:
+            raise ValueError("bad answer")
+        turn.reply("fine")
+
+    flow = bb.Flow().with_agent(bb.Agent("a", model=model).on_message(handler)).with_id("a").durable(retries=2)
+    app = disk.app(clock=ManualClock(auto=True))
+    left = asyncio.create_task(app.run(flow, "hi", run_id="r"))
+    await model.hung.wait()
+    await asyncio.sleep(0.05)
+    left.cancel()
+    await asyncio.wait([left])
+
+    assert (await app.run(flow, "hi", run_id="r")).answer == "fine"
+    assert model.asked["first"] == 2
