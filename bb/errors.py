@@ -9,7 +9,7 @@ BBError
 │       ├── StoreFull        no room left
 │       └── CorruptRecord    a stored record cannot be read
 ├── Fatal                    never retried: the same call would fail again
-│   ├── WiringError          a flow, agent or app put together wrongly
+│   ├── WiringError          a flow, agent or app put together or used wrongly
 │   ├── InvalidId            an id outside the one rule for ids
 │   ├── InvalidInput         a value of another kind where a message, text, `Input` or JSON text belongs
 │   ├── UnknownFlow          no flow of that name is registered
@@ -78,7 +78,7 @@ class Fatal(BBError):
 
 
 class WiringError(Fatal):
-    """A flow, agent or app was put together wrongly; nothing has run."""
+    """A flow, agent or app was put together wrongly, before anything ran, or a handler used bb in a way that cannot work."""
 
 
 class InvalidId(Fatal, ValueError):

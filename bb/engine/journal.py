@@ -12,7 +12,7 @@ from bb.codec import Codec, dumps, loads
 from bb.errors import Conflict, Fenced, Interruption, StoreError, StoreFull, TooLarge
 from bb.identity import Tree
 from bb.log import Fact, History, encode, run_stream, tree_stream
-from bb.stores.base import Lease, Store
+from bb.stores.base import Lease, Store, Written
 
 T = TypeVar("T")
 
@@ -174,7 +174,7 @@ class LogJournal:
         return record
 
     async def _enqueue(self, facts: Sequence[Fact], records: list[bytes]) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future = Written[None](loop=asyncio.get_running_loop())
         self._queue.append((facts, records, future))
         if not self._busy:
             self._drain_later()
@@ -276,14 +276,9 @@ class LogJournal:
 async def outlasted(future: asyncio.Future[T]) -> asyncio.CancelledError | None:
     """Wait until the future is done, even if the caller is cancelled meanwhile; that cancellation is given back."""
     cancelled: asyncio.CancelledError | None = None
-    hop = True
     while not future.done():
         try:
-            if hop:  # a store that commits at the end of this turn of the loop is done by then, without a wake-up
-                hop = False
-                await asyncio.sleep(0)
-            else:
-                await asyncio.shield(future)
+            await (future if isinstance(future, Written) else asyncio.shield(future))
         except asyncio.CancelledError as error:
             if future.cancelled():
                 raise

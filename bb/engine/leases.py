@@ -11,7 +11,6 @@ from attrs import evolve
 
 from bb.clock import Clock
 from bb.engine.ask import Ask
-from bb.engine.journal import outlasted
 from bb.engine.keeper import Keeper
 from bb.engine.live import Live
 from bb.errors import BBError, RunBusy
@@ -34,23 +33,12 @@ class Leases:
 
     async def try_take(self, run_id: str) -> Lease | None:
         """The run's lease, if nobody has it."""
-        taking = asyncio.ensure_future(self._store.acquire(run_stream(run_id), owner(self._nonce), self._seconds))
-        cancelled = await outlasted(taking)  # a lease that nobody knows of would be held until it runs out
-        lease = taking.result()
-        if cancelled is not None:
-            if lease is not None:
-                await self.release(lease)
-            raise cancelled
-        return lease
+        return await self._store.acquire(run_stream(run_id), owner(self._nonce), self._seconds)
 
     async def release(self, lease: Lease) -> None:
         """Give a lease back; one that cannot be given back runs out by itself."""
-        released = asyncio.ensure_future(self._store.release(lease))
-        cancelled = await outlasted(released)
         with contextlib.suppress(BBError):
-            released.result()
-        if cancelled is not None:
-            raise cancelled
+            await self._store.release(lease)
 
 
 class Tenure:

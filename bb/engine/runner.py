@@ -37,13 +37,15 @@ from bb.log import (
     Attempted,
     Ended,
     Failed,
+    Given,
     History,
     Started,
     Stopped,
     Submitted,
     control_stream,
+    dump_given,
     encode,
-    load_input,
+    load_given,
     millis,
     moment,
     run_stream,
@@ -269,12 +271,12 @@ class Runner:
         plan, root = ask.plan, ask.plan.root.segment
         new, was_over = history.started is None, history.ended is not None
         if tenure.lease is not None:
-            await journal.record(self._opening(ask, history))
+            await journal.record(self._opening(ask, history, live.fingerprint))
         started = history.started
         assert started is not None
         live.fingerprint = started.fingerprint
-        input, params = load_input(started, self.codec)
-        run = self._new_run(evolve(ask, params=params, session_id=started.session), live, input, journal)
+        given = load_given(started.given, self.codec)
+        run = self._new_run(evolve(ask, params=given.params, session_id=started.session), live, given.input, journal)
         run.emit("run.start" if new else "run.resumed", root, plan.name)
         how = "interrupted"
         outcome: Outcome | None = None
@@ -312,18 +314,18 @@ class Runner:
         finally:
             run.emit("run.end", root, plan.name, how, usage=run.usage)
 
-    def _opening(self, ask: Ask, history: History) -> Started | Attempted:
+    def _opening(self, ask: Ask, history: History, print_: str | None = None) -> Started | Attempted:
         now = millis(self.clock.now())
         if history.started is not None:
             return Attempted(now, "recovery" if ask.recovery else "call")
-        given = ask.input or Input()
+        given = Given(ask.input or Input(), ask.params)
         return Started(
             flow=ask.plan.name,
             session=ask.session_id or ask.run_id,
             origin=ask.origin,
             at=now,
-            fingerprint=self.codec.fingerprint([given, dict(ask.params)]),
-            input=self.codec.dump([given, dict(ask.params)], "input"),
+            fingerprint=print_ or given.fingerprint(self.codec),
+            given=dump_given(given, self.codec),
         )
 
     async def _walk(self, run: Run, lane: Lane) -> Outcome:
@@ -387,7 +389,7 @@ class Runner:
 
     def _fingerprint(self, ask: Ask) -> str | None:
         """What tells this input from another; None without one."""
-        return None if ask.input is None else self.codec.fingerprint([ask.input, dict(ask.params)])
+        return None if ask.input is None else Given(ask.input, ask.params).fingerprint(self.codec)
 
     def outlived(self, plan: Plan, history: History) -> bool:
         """Whether an unfinished run made no progress for the ttl of its flow."""

@@ -22,7 +22,8 @@ from bb.log.facts import (
     decode,
     encode,
 )
-from bb.log.history import STUCK_AFTER, History, Scope, Status, load_input
+from bb.log.given import Given, dump_given, load_given
+from bb.log.history import STUCK_AFTER, History, Scope, Status
 from bb.log.streams import CONTROLS, RUNS, control_stream, millis, moment, run_stream, tree_stream
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Fact",
     "Failed",
     "Forgotten",
+    "Given",
     "History",
     "Origin",
     "Saved",
@@ -51,9 +53,10 @@ __all__ = [
     "control_stream",
     "decode",
     "dump_delta",
+    "dump_given",
     "encode",
     "load_delta",
-    "load_input",
+    "load_given",
     "millis",
     "moment",
     "run_stream",

@@ -32,7 +32,7 @@ def dump_delta(delta: Delta, codec: Codec, root: str) -> dict[str, object]:
     """
     out: dict[str, object] = {}
     if delta.messages:
-        out["m"] = [_dump_message(message) for message in delta.messages]
+        out["m"] = [dump_message(message) for message in delta.messages]
     if delta.selected is not None:
         out["s"] = delta.selected
     if delta.value is not None:
@@ -57,7 +57,7 @@ def load_delta(plain: object, codec: Codec) -> Delta:
     """
     try:
         form = cast("dict[str, Any]", plain)
-        messages = tuple([_load_message(m) for m in form.get("m", ())])
+        messages = tuple([load_message(m) for m in form.get("m", ())])
         value: object = messages[-1].content if "t" in form else codec.load(form["v"]) if "v" in form else None
         usage = Usage(*form["u"]) if "u" in form else None
         return Delta(messages, form.get("s"), value, usage, tuple(form.get("g", ())))
@@ -67,7 +67,8 @@ def load_delta(plain: object, codec: Codec) -> Delta:
         raise CorruptRecord(f"a savepoint cannot be read: {error}", remedy="forget it, or restore the store") from error
 
 
-def _dump_message(message: Message) -> list[object]:
+def dump_message(message: Message) -> list[object]:
+    """A message in codec form: role, text, and calls and results if there are any."""
     if not (message.calls or message.results or has_secrets()):
         return [message.role, message.content]
     clean: Callable[[str], str] = redacted
@@ -78,7 +79,8 @@ def _dump_message(message: Message) -> list[object]:
     return out
 
 
-def _load_message(form: Sequence[Any]) -> Message:
+def load_message(form: Sequence[Any]) -> Message:
+    """The message of a codec form."""
     if len(form) == 2:
         return Message(form[1], form[0])
     role, content, calls, results = form

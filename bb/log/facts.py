@@ -32,8 +32,8 @@ class Started:
     origin: Origin
     at: int
     fingerprint: str
-    input: object
-    """The input in codec form; decoded only when it is needed."""
+    given: object
+    """Input and params in codec form; decoded only when they are needed."""
 
 
 @frozen

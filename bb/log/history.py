@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, Literal, TypeAlias, cast
 
 from attrs import Factory, define, evolve, field
 
-from bb.codec import Codec
 from bb.errors import CorruptRecord
 from bb.log.facts import (
     Attempted,
@@ -24,7 +23,6 @@ from bb.log.facts import (
     Submitted,
     decode,
 )
-from bb.messages import Input
 
 Status: TypeAlias = Literal["running", "interrupted", "failed", "finished", "cancelled", "expired", "stuck"]
 
@@ -212,14 +210,3 @@ class History:
         if self.failed:
             return "failed"
         return "stuck" if self.is_stuck else "interrupted"
-
-
-def load_input(started: Started, codec: Codec) -> tuple[Input, Mapping[str, object]]:
-    """The input and the params a run was started with.
-
-    Raises:
-        CorruptRecord: they cannot be read.
-    """
-    input, params = cast("list[object]", codec.load(started.input))
-    assert isinstance(input, Input) and isinstance(params, dict)
-    return input, params

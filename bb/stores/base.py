@@ -5,9 +5,18 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from attrs import frozen
+
+T = TypeVar("T")
+
+
+class Written(Future[T]):
+    """The future of a write: it cannot be cancelled. Whoever is cancelled while waiting learns it when the write is done."""
+
+    def cancel(self, msg: object = None) -> bool:
+        return False
 
 
 @frozen
@@ -42,7 +51,8 @@ class Store(Protocol):
     def append(self, stream: str, expected: int, records: Sequence[bytes], lease: Lease | None = None) -> Future[int]:
         """Append all records or none, and give the new length of the stream.
 
-        The future belongs to the running loop and is completed by the store: cancelling who waits does not cancel the write.
+        The future belongs to the running loop and is completed by the store: cancelling who waits does not cancel the write
+        (best a `Written`, which costs its waiter least).
         Appends of one loop are carried out in the order they were made.
 
         Raises (through the future):
@@ -76,7 +86,8 @@ class Store(Protocol):
         """Take the lease of `name` for that long, or None while a living holder has it.
 
         A lease is free when it was never taken, was released, ran out, or belongs to a process that died on this machine
-        (`bb.stores.owner`). A second acquire by the same owner string is refused like any other.
+        (`bb.stores.owner`). A second acquire by the same owner string is refused like any other. A caller that is cancelled
+        meanwhile holds nothing.
         """
         ...
 

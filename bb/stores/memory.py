@@ -14,7 +14,7 @@ from attrs import define
 
 from bb.clock import Clock
 from bb.errors import Conflict, Fenced, StoreError
-from bb.stores.base import Lease, StreamInfo
+from bb.stores.base import Lease, StreamInfo, Written
 from bb.stores.names import check_name, check_records
 from bb.stores.owner import is_dead
 
@@ -45,7 +45,7 @@ class MemStore:
         self._fence = 0
 
     def append(self, stream: str, expected: int, records: Sequence[bytes], lease: Lease | None = None) -> Future[int]:
-        future: Future[int] = get_running_loop().create_future()
+        future = Written[int](loop=get_running_loop())
         try:
             future.set_result(self._append(stream, expected, records, lease))
         except (StoreError, Fenced) as error:

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from attrs import define, field
 
 from bb.errors import CorruptRecord, Fenced, StoreError
-from bb.stores.base import Lease, StreamInfo
+from bb.stores.base import Lease, StreamInfo, Written
 from bb.stores.database import Busy, Database
 from bb.stores.names import check_name, check_records
 from bb.stores.rows import Rows
@@ -81,17 +81,16 @@ class TurnStore:
             check_name(stream)
             new = check_records(records)
         except StoreError as error:
-            refused: Future[int] = get_running_loop().create_future()
+            refused = Written[int](loop=get_running_loop())
             refused.set_exception(error)
             return refused
-        write = _Write(
-            lambda rows: rows.append(stream, expected, new, lease, time.time()), get_running_loop().create_future()
-        )
+        future = Written[int](loop=get_running_loop())
+        write = _Write(lambda rows: rows.append(stream, expected, new, lease, time.time()), future)
         if lease is not None and len(new) == 1:
             write.at_once = lambda rows: rows.append_next(stream, expected, new[0], lease, time.time())
             write.value = expected + 1
         self._enter(write, sum(map(len, new)), alone=write.at_once is not None and self._is_alone())
-        return write.future
+        return future
 
     async def read(self, stream: str, start: int = 0) -> builtins.list[bytes]:
         check_name(stream)
@@ -120,7 +119,7 @@ class TurnStore:
         check_name(name)
         taken = self._write(lambda rows: rows.acquire(name, owner, seconds, time.time()), 0)
         try:
-            return await asyncio.shield(taken)
+            return await taken
         except asyncio.CancelledError:
             taken.add_done_callback(self._give_back)  # nobody else will
             raise
@@ -148,7 +147,7 @@ class TurnStore:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def _write(self, work: Callable[[Rows], _T], size: int) -> Future[_T]:
-        future: Future[_T] = get_running_loop().create_future()
+        future = Written[_T](loop=get_running_loop())
         self._enter(_Write(work, future), size)
         return future
 

@@ -81,8 +81,8 @@ _VALUES: Final = re.compile(
     r".* (was streamed), but .*|(the (?:answer|value|messages) is|a replay streamed|one app answers) .*", re.DOTALL
 )
 _DICE: Final = (
-    "An answer that comes out differently each time: no dice or clock in answers. Take such values inside "
-    "turn.step(name, fn), which are kept, or hand them in as input."
+    "What comes out differently in each case cannot be compared: no dice or clock in answers. "
+    "Hand such values in as input, or fix them for the test."
 )
 
 

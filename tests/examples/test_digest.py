@@ -69,7 +69,7 @@ def test_a_folder_becomes_a_digest(folder: Path) -> None:
 
 def test_one_heading_is_no_headings(folder: Path) -> None:
     (folder / "one.md").write_text("# Turtles\n\nTurtles carry a heavy shell wherever the turtles happen to go.\n")
-    assert "10 words under 1 heading, " in digest(folder, "one.md").stdout
+    assert "11 words under 1 heading, " in digest(folder, "one.md").stdout
 
 
 def test_a_long_text_gets_a_section_per_file(folder: Path) -> None:
