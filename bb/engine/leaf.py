@@ -44,6 +44,7 @@ async def run_agents(node: Node, flow: Flow, state: State, path: str, ctx: Conte
     if run.tracer is not None:
         run.emit("flow.start", path, node.name)
     began = run.clock.monotonic()
+    ctx = ctx.under(flow.model)
     floor = LeafFloor(node, state, ctx, len(flow.agents)) if run.delivery.has_listeners else NO_FLOOR
     speakers = [Speaker(agent, i, floor, node, state, path, ctx) for i, agent in enumerate(flow.agents)]
     try:
@@ -87,7 +88,7 @@ def _sum(speakers: Sequence[Speaker], node: Node, path: str) -> Delta:
         turn, ledger = speakers[0].turn, speakers[0].ledger
         if turn.selected is not None:
             check_pick(turn.selected, node.ahead.picks, node.name, path)
-        return Delta(tuple(turn.replies), turn.selected, turn.value, ledger.usage, speakers[0].opened)
+        return Delta(tuple(turn.replies), turn.selected, turn.value, ledger.usage, ledger.opened)
     messages: list[Message] = []
     value: object = None
     usage: Usage = NO_USAGE
@@ -97,7 +98,7 @@ def _sum(speakers: Sequence[Speaker], node: Node, path: str) -> Delta:
             messages += replies
             value = speaker.turn.value
         usage = usage + speaker.ledger.usage
-        gates += speaker.opened
+        gates += speaker.ledger.opened
     selected = one_pick([speaker.turn.selected for speaker in speakers], path)
     if selected is not None:
         check_pick(selected, node.ahead.picks, node.name, path)
@@ -131,8 +132,6 @@ class Speaker:
         run = ctx.run
         self.agent = agent
         self.ledger = HandlerLedger(ctx, path, index)
-        self.opened: tuple[str, ...] = ()
-        """Gates this agent opened: its replay has to open them again."""
         self._index = index
         self._node = node
         self._path = path
@@ -144,7 +143,7 @@ class Speaker:
             messages=state.chat if shared is None else shared.view(),
             ledger=self.ledger,
             floor=floor,
-            gates=self,
+            gates=self.ledger,
             request=run.input.request,
             payload=payload,
             metadata=metadata,
@@ -199,23 +198,11 @@ class Speaker:
         if self._ctx.scope is not None:
             self._ctx.scope.journal.check()  # however much the handler swallowed
 
-    def open(self, name: str) -> None:
-        """Open a gate of the run."""
-        self.opened += (name,)
-        self._ctx.run.gates.open(name)
-
-    async def wait(self, name: str) -> None:
-        """Wait at a gate of the run."""
-        await self._ctx.run.gates.wait(name)
-
     def _model(self) -> Model | None:
         """The nearest model: the agent's, its flow's, that of the flows around it, the app's."""
-        flow = self._node.flow
-        assert isinstance(flow, Flow)
-        for model in (self.agent.model, flow.model, self._ctx.model):
-            if model is not None:
-                return model
-        return self._ctx.run.model
+        if self.agent.model is not None:
+            return self.agent.model
+        return self._ctx.model if self._ctx.model is not None else self._ctx.run.model
 
 
 class LeafFloor:

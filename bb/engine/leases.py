@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from datetime import timedelta
 from typing import Final
 
@@ -30,10 +31,14 @@ class Leases:
         self._store = store
         self._nonce = nonce
         self._seconds = seconds
+        self._owner = (0, "")
 
     async def try_take(self, run_id: str) -> Lease | None:
         """The run's lease, if nobody has it."""
-        return await self._store.acquire(run_stream(run_id), owner(self._nonce), self._seconds)
+        pid = os.getpid()
+        if self._owner[0] != pid:  # a fork is another owner
+            self._owner = (pid, owner(self._nonce))
+        return await self._store.acquire(run_stream(run_id), self._owner[1], self._seconds)
 
     async def release(self, lease: Lease) -> None:
         """Give a lease back; one that cannot be given back runs out by itself."""

@@ -20,6 +20,7 @@ class HandlerLedger:
 
     def __init__(self, ctx: Context, path: str, agent: int) -> None:
         self.usage = NO_USAGE
+        self.opened: tuple[str, ...] = ()
         self._ctx = ctx
         self._path = path
         self._agent = agent
@@ -92,6 +93,15 @@ class HandlerLedger:
     def spend(self, usage: Usage) -> None:
         self.usage = self.usage + usage
         self._ctx.run.spend(usage)
+
+    def open(self, name: str) -> None:
+        """Open a gate of the run; a replay has to open it again."""
+        self.opened += (name,)
+        self._ctx.run.gates.open(name)
+
+    async def wait(self, name: str) -> None:
+        """Wait at a gate of the run."""
+        await self._ctx.run.gates.wait(name)
 
     def close(self) -> None:
         """Refuse everything from now on."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from typing import NamedTuple
 
-from attrs import Factory, define, field, frozen
+from attrs import Factory, define, field
 
 from bb.clock import Clock
 from bb.codec import Codec
@@ -21,8 +22,7 @@ from bb.models.base import Model
 from bb.trace import Event, EventKind, Tracer
 
 
-@frozen
-class State:
+class State(NamedTuple):  # the cheapest of immutable values: every step makes one
     """What steps hand on: the chat, where this run's part of it begins, up to where it was delivered, and the pick."""
 
     chat: tuple[Message, ...]

@@ -24,6 +24,11 @@ class Database(Protocol):
         """Whether it is open."""
         ...
 
+    @property
+    def rows(self) -> Rows | None:
+        """For one statement, which is atomic by itself; None while it is not open. Its errors are raw."""
+        ...
+
     def open(self) -> bool:
         """Connect; False when there is nothing to read yet.
 
@@ -40,10 +45,6 @@ class Database(Protocol):
             Busy: another process is in the way.
             StoreError: the database failed; nothing was written.
         """
-        ...
-
-    def statement(self) -> AbstractContextManager[Rows]:
-        """One statement, which is atomic by itself. Raises as `transaction` does."""
         ...
 
     def checkpoint(self) -> None:

@@ -130,6 +130,10 @@ class _Records(diskcache.Cache):
     def ready(self) -> bool:
         return self._rows is not None
 
+    @property
+    def rows(self) -> Rows | None:
+        return self._rows
+
     def open(self) -> bool:
         if self._rows is None:
             with self._failing():
@@ -161,14 +165,6 @@ class _Records(diskcache.Cache):
             if isinstance(error, sqlite3.Error):
                 raise self._failure(error) from error
             raise
-
-    @contextmanager
-    def statement(self) -> Iterator[Rows]:
-        rows = self._rows
-        if rows is None:
-            raise StoreError(f"the store in {self.home} is not open")
-        with self._failing():
-            yield rows
 
     def checkpoint(self) -> None:
         with suppress(sqlite3.Error):  # what failed costs nothing but room

@@ -42,8 +42,6 @@ class _Write:
 
     work: Callable[[Rows], object]
     future: Future[Any]
-    at_once: Callable[[Rows], bool] | None = None
-    """The same in one statement of its own, if that is possible; what it then gives is `value`."""
     value: object = None
     error: BaseException | None = None
 
@@ -85,11 +83,11 @@ class TurnStore:
             refused.set_exception(error)
             return refused
         future = Written[int](loop=get_running_loop())
-        write = _Write(lambda rows: rows.append(stream, expected, new, lease, time.time()), future)
-        if lease is not None and len(new) == 1:
-            write.at_once = lambda rows: rows.append_next(stream, expected, new[0], lease, time.time())
-            write.value = expected + 1
-        self._enter(write, sum(map(len, new)), alone=write.at_once is not None and self._is_alone())
+        if len(new) == 1 and lease is not None and self._append_at_once(stream, expected, new[0], lease):
+            future.set_result(expected + 1)
+        else:
+            work = partial(_append, stream, expected, new, lease)
+            self._enter(_Write(work, future), sum(map(len, new)))
         return future
 
     async def read(self, stream: str, start: int = 0) -> builtins.list[bytes]:
@@ -151,18 +149,32 @@ class TurnStore:
         self._enter(_Write(work, future), size)
         return future
 
-    def _enter(self, write: _Write, size: int, *, alone: bool = False) -> None:
+    def _enter(self, write: _Write, size: int) -> None:
         turn = self._turn()
         if turn is None:
             turn = self._here.turn = _Turn(get_running_loop())
-            if not alone:
-                turn.loop.call_soon(self._flush, turn)
-        else:
-            alone = False
+            turn.loop.call_soon(self._flush, turn)
         turn.writes.append(write)
         turn.size += size
-        if alone:
-            self._flush(turn)
+
+    def _append_at_once(self, stream: str, expected: int, record: bytes, lease: Lease) -> bool:
+        """Append by a statement that is its own transaction; False when that cannot be now, and nothing was written."""
+        writes = self._writes
+        if not self._is_alone() or self._detour or len(record) > _LIGHT or self._turn() is not None:
+            return False
+        if not self._writer.idle or not writes.lock.acquire(blocking=False):
+            return False
+        began = time.perf_counter()
+        try:
+            rows = writes.rows
+            done = rows is not None and rows.append_next(stream, expected, record, lease, time.time())
+        except Exception:  # the transaction that follows meets it again, and tells
+            return False
+        finally:
+            writes.lock.release()
+        if done:
+            self._wrote(1, began)
+        return done
 
     def _is_alone(self) -> bool:
         """Whether the task that writes is the one that wrote last; it then need not wait for others to join its turn.
@@ -211,8 +223,6 @@ class TurnStore:
         finally:
             writes.lock.release()
         _settle(turn.writes)
-        if self._log > _PAGES:
-            self._writer.submit(self._checkpoint)
         return True
 
     def _commit_there(self, turn: _Turn) -> Callable[[], None]:
@@ -225,8 +235,6 @@ class TurnStore:
                     self._persist([write])
                 except Exception as error:
                     write.error = _as_store_error(error)
-        if self._log > _PAGES:
-            self._writer.submit(self._checkpoint)
         return partial(_tell, turn.loop, turn.writes)
 
     def _persist(self, writes: Sequence[_Write]) -> None:
@@ -241,30 +249,28 @@ class TurnStore:
 
     def _commit(self, writes: Sequence[_Write]) -> None:
         began = time.perf_counter()
-        if not self._commit_at_once(writes):
-            with self._writes.transaction() as rows:
-                for write in writes:
-                    write.error = None
-                    try:
-                        write.value = write.work(rows)
-                    except (StoreError, Fenced) as error:  # refused before it wrote anything
-                        write.error = error
-        self._log += 4 + 4 * len(writes)
-        if time.perf_counter() - began > _SLOW * (1 + len(writes) / _FEW):
+        with self._writes.transaction() as rows:
+            for write in writes:
+                write.error = None
+                try:
+                    write.value = write.work(rows)
+                except (StoreError, Fenced) as error:  # refused before it wrote anything
+                    write.error = error
+        self._wrote(len(writes), began)
+
+    def _wrote(self, count: int, began: float) -> None:
+        """Keep count of the log, and of whether the disk is quick enough for the loop."""
+        self._log += 4 + 4 * count
+        if time.perf_counter() - began > _SLOW * (1 + count / _FEW):
             self._detour = _DETOUR
         elif self._detour:
             self._detour -= 1
-
-    def _commit_at_once(self, writes: Sequence[_Write]) -> bool:
-        """Commit a lone write by a statement that is its own transaction; False when it did nothing."""
-        if len(writes) != 1 or writes[0].at_once is None:
-            return False
-        with self._writes.statement() as rows:
-            return writes[0].at_once(rows)
+        if self._log > _PAGES:
+            self._log = 0
+            self._writer.submit(self._checkpoint)
 
     def _checkpoint(self) -> Callable[[], None]:
         with self._writes.lock:
-            self._log = 0
             if self._writes.ready:
                 self._writes.checkpoint()
         return _nothing
@@ -338,6 +344,10 @@ class TurnStore:
         for database in (self._writes, self._reads):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(database.abandon()))
         self._start()
+
+
+def _append(stream: str, expected: int, records: Sequence[bytes], lease: Lease | None, rows: Rows) -> int:
+    return rows.append(stream, expected, records, lease, time.time())
 
 
 def _read(stream: str, start: int, rows: Rows, *, short: bool = False) -> list[bytes] | None:

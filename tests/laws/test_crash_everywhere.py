@@ -13,7 +13,7 @@ from attrs import frozen
 import bb
 from bb.engine import leaf, plan, walk
 from bb.engine.journal import LogJournal
-from bb.engine.runner import Runner
+from bb.engine.leases import Leases
 from bb.engine.scope import ActiveScope
 from bb.flows.tree import segment
 from bb.log import Delta
@@ -394,10 +394,10 @@ async def test_an_engine_that_runs_the_effect_again_when_the_store_fails_is_seen
 
 
 async def test_an_engine_that_ignores_the_lease_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def try_lease(_self: Runner, run_id: str) -> Lease | None:
+    async def try_take(_self: Leases, run_id: str) -> Lease | None:
         return Lease(run_id, "whoever asks", 0)
 
-    monkeypatch.setattr(Runner, "try_lease", try_lease)
+    monkeypatch.setattr(Leases, "try_take", try_take)
     monkeypatch.setattr(MockStore, "_check", lambda _self, _lease: None)
     assert "times, not at most 1" in await broken(chain, race_everywhere)
 

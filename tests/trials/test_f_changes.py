@@ -162,7 +162,7 @@ def golden_flow(calls: list[str]) -> bb.DurableFlow:
 
 
 async def test_trial_F4_a_run_begun_by_release_1_goes_on(disk: Disk) -> None:
-    # the file is what release 1 wrote of a run that failed in its last step; it is never changed
+    # the file is what format 1 wrote of a run that failed in its last step; once released it is never changed
     calls: list[str] = []
     store = disk.store()
     for stream, records in json.loads(GOLDEN.read_text()).items():

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -293,17 +294,15 @@ class Slow(bb.MemStore):
         return asyncio.ensure_future(later())
 
 
-async def test_a_caller_who_leaves_while_it_asks_for_the_lease_does_not_keep_it(work: Work) -> None:
+async def test_a_caller_who_leaves_while_it_asks_for_the_lease_does_not_keep_it(work: Work, tmp_path: Path) -> None:
     asked = asyncio.Event()
 
-    class SlowToLease(bb.MemStore):
+    class Telling(bb.FileStore):
         async def acquire(self, name: str, owner: str, seconds: float) -> bb.Lease | None:
-            lease = await super().acquire(name, owner, seconds)
             asked.set()
-            await asyncio.sleep(0.02)
-            return lease
+            return await super().acquire(name, owner, seconds)
 
-    app = bb.App(store=SlowToLease())
+    app = bb.App(store=Telling(tmp_path))
     flow = work.flow("a").durable()
     run = asyncio.create_task(app.run(flow, "hi", run_id="r"))
     await asked.wait()
@@ -311,7 +310,9 @@ async def test_a_caller_who_leaves_while_it_asks_for_the_lease_does_not_keep_it(
     with pytest.raises(asyncio.CancelledError):
         await run
 
+    assert await app.store.holder(run_stream("r")) is None
     assert (await app.run(flow, "hi", run_id="r", wait=timedelta(0))).answer == "a"
+    await app.stop()
 
 
 class Rival(bb.MemStore):
