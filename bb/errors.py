@@ -19,7 +19,6 @@ BBError
 │   ├── InputConflict        a known run id with another input
 │   ├── RunIdInUse           a run id that belongs to another flow
 │   ├── RunExpired           the run outlived its ttl
-│   ├── GraphChanged         a stored tree names what no longer exists
 │   ├── NotSavable           a value the codec does not keep exactly
 │   │   └── TooLarge         a value over the size limit
 │   ├── NoModel              nothing on the model ladder
@@ -115,10 +114,6 @@ class RunIdInUse(Fatal):
 
 class RunExpired(Fatal):
     """The run made no progress for the ttl of its flow and was dropped."""
-
-
-class GraphChanged(Fatal):
-    """A stored tree names flows, agents or functions that no longer exist."""
 
 
 class NotSavable(Fatal, TypeError):
