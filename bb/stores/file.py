@@ -221,9 +221,11 @@ class _Records(diskcache.Cache):
     def _set_up(self) -> None:
         home = Path(self.home)
         if not home.is_dir():
+            made = [home, *(parent for parent in home.parents if not parent.exists())]
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._synchronous == 2:
-                _sync(home.parent)
+                for directory in made:
+                    _sync(directory.parent)
         kind = network_mount(self.home)
         if kind:
             logs.warning("store.network_mount", directory=self.home, type=kind, remedy="use a local disk")

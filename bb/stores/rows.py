@@ -148,8 +148,7 @@ class Rows:
             if _payload(row) == b"" and rowid < _ROWS:
                 for end in sql(_SELECT + _NEWEST, (rowid << _SHIFT, _last(rowid))).fetchall():
                     length, last, changed = int(end[0]) - (rowid << _SHIFT) + 1, _payload(end), end[5]
-            when = datetime.fromtimestamp(changed if isinstance(changed, int | float) else 0.0, UTC)
-            infos.append(StreamInfo(str(key)[1:], length, when, last if last is not None else b""))
+            infos.append(StreamInfo(str(key)[1:], length, _moment(changed), last if last is not None else b""))
         return infos
 
     def delete(self, stream: str, lease: Lease | None, leave: Sequence[bytes], now: float) -> None:
@@ -253,6 +252,14 @@ class Rows:
             f"{what} in {self._where} is damaged or missing",
             remedy="restore the directory from a backup, or delete the stream to give it up",
         )
+
+
+def _moment(time: object) -> datetime:
+    """The moment of a time in a row, which no checksum guards."""
+    try:
+        return datetime.fromtimestamp(time if isinstance(time, int | float) else 0.0, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0.0, UTC)
 
 
 def _last(row: int) -> int:

@@ -34,6 +34,7 @@ _FEW: Final = 128  # writes of one turn that are still made inline
 _LIGHT: Final = 256 * 1024  # bytes that are still written or read inline
 _SHORT: Final = 256  # records that are still read inline
 _PAGES: Final = 1000  # pages of log between checkpoints
+_PAGE: Final = 1024  # bytes
 
 
 @define(eq=False)
@@ -42,6 +43,7 @@ class _Write:
 
     work: Callable[[Rows], object]
     future: Future[Any]
+    size: int = 0
     value: object = None
     error: BaseException | None = None
 
@@ -87,7 +89,7 @@ class TurnStore:
             future.set_result(expected + 1)
         else:
             work = partial(_append, stream, expected, new, lease)
-            self._enter(_Write(work, future), sum(map(len, new)))
+            self._enter(_Write(work, future, sum(map(len, new))))
         return future
 
     async def read(self, stream: str, start: int = 0) -> builtins.list[bytes]:
@@ -146,16 +148,16 @@ class TurnStore:
 
     def _write(self, work: Callable[[Rows], _T], size: int) -> Future[_T]:
         future = Written[_T](loop=get_running_loop())
-        self._enter(_Write(work, future), size)
+        self._enter(_Write(work, future, size))
         return future
 
-    def _enter(self, write: _Write, size: int) -> None:
+    def _enter(self, write: _Write) -> None:
         turn = self._turn()
         if turn is None:
             turn = self._here.turn = _Turn(get_running_loop())
             turn.loop.call_soon(self._flush, turn)
         turn.writes.append(write)
-        turn.size += size
+        turn.size += write.size
 
     def _append_at_once(self, stream: str, expected: int, record: bytes, lease: Lease) -> bool:
         """Append by a statement that is its own transaction; False when that cannot be now, and nothing was written."""
@@ -173,7 +175,7 @@ class TurnStore:
         finally:
             writes.lock.release()
         if done:
-            self._wrote(1, began)
+            self._wrote(1, len(record), began)
         return done
 
     def _is_alone(self) -> bool:
@@ -191,14 +193,20 @@ class TurnStore:
 
     def _turn(self) -> _Turn | None:
         """The open turn of the running loop."""
-        turn: _Turn | None = getattr(self._here, "turn", None)
+        turn = self._turn_here()
         return turn if turn is not None and not turn.closed and turn.loop is get_running_loop() else None
+
+    def _turn_here(self) -> _Turn | None:
+        """The last turn of this thread, of whichever loop."""
+        turn: _Turn | None = getattr(self._here, "turn", None)
+        return turn
 
     def _flush(self, turn: _Turn) -> None:
         if turn.closed:
             return
         turn.closed = True
-        self._here.turn = None
+        if self._turn_here() is turn:  # another loop may have had this thread meanwhile
+            self._here.turn = None
         quick = turn.size < _LIGHT and len(turn.writes) <= _FEW and not self._detour
         if not (quick and self._writes.ready and self._writer.idle and self._commit_here(turn)):
             self._guard()
@@ -227,25 +235,26 @@ class TurnStore:
 
     def _commit_there(self, turn: _Turn) -> Callable[[], None]:
         """Commit in the thread, then tell the loop."""
+        end = time.monotonic() + _PATIENCE  # for the whole turn, or each of its writes would wait as long
         try:
-            self._persist(turn.writes)
+            self._persist(turn.writes, end)
         except Exception:
             for write in turn.writes:  # what does not fit must not fail the others
                 try:
-                    self._persist([write])
+                    self._persist([write], end)
                 except Exception as error:
                     write.error = _as_store_error(error)
         return partial(_tell, turn.loop, turn.writes)
 
-    def _persist(self, writes: Sequence[_Write]) -> None:
-        """Open the database if need be and commit, waiting for whoever holds it."""
+    def _persist(self, writes: Sequence[_Write], end: float) -> None:
+        """Open the database if need be and commit, waiting till `end` for whoever holds it."""
         database = self._writes
 
         def commit() -> None:
             database.open()
             self._commit(writes)
 
-        _patiently(database, commit)
+        _patiently(database, commit, end)
 
     def _commit(self, writes: Sequence[_Write]) -> None:
         began = time.perf_counter()
@@ -256,18 +265,19 @@ class TurnStore:
                     write.value = write.work(rows)
                 except (StoreError, Fenced) as error:  # refused before it wrote anything
                     write.error = error
-        self._wrote(len(writes), began)
+        self._wrote(len(writes), sum(write.size for write in writes), began)
 
-    def _wrote(self, count: int, began: float) -> None:
+    def _wrote(self, count: int, size: int, began: float) -> None:
         """Keep count of the log, and of whether the disk is quick enough for the loop."""
-        self._log += 4 + 4 * count
+        self._log += 4 + 4 * count + size // _PAGE
         if time.perf_counter() - began > _SLOW * (1 + count / _FEW):
             self._detour = _DETOUR
         elif self._detour:
             self._detour -= 1
         if self._log > _PAGES:
             self._log = 0
-            self._writer.submit(self._checkpoint)
+            with suppress(RuntimeError):  # without a thread the log grows on; what was written stands
+                self._writer.submit(self._checkpoint)
 
     def _checkpoint(self) -> Callable[[], None]:
         with self._writes.lock:
@@ -360,9 +370,10 @@ def _read(stream: str, start: int, rows: Rows, *, short: bool = False) -> list[b
     return rows.read(stream, head, start)
 
 
-def _patiently(database: Database, act: Callable[[], _T]) -> _T:
+def _patiently(database: Database, act: Callable[[], _T], end: float | None = None) -> _T:
     """Do it under the lock of the database, again and again while another process is in the way."""
-    end = time.monotonic() + _PATIENCE
+    if end is None:
+        end = time.monotonic() + _PATIENCE
     pause = 0.0005
     while True:
         with database.lock:

@@ -1,5 +1,6 @@
 """Programs in processes of their own, and what they left."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -18,22 +19,23 @@ store = FileStore(directory)
 """
 
 
-def start(directory: Path, code: str) -> subprocess.Popen[str]:
-    """Run `code` in another process, with `store` over `directory`."""
+def start(directory: Path, code: str, *, measured: bool = True) -> subprocess.Popen[str]:
+    """Run `code` in another process, with `store` over `directory`; its coverage counts if it may write where that goes."""
     source = PRELUDE.format(root=str(ROOT), directory=str(directory)) + textwrap.dedent(code)
     return subprocess.Popen(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", source],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={name: value for name, value in os.environ.items() if measured or not name.startswith("COVERAGE_")},
     )
 
 
-def run(directory: Path, code: str) -> str:
+def run(directory: Path, code: str, *, measured: bool = True) -> str:
     """Run `code` to its end; it must succeed, and say nothing on stderr. Gives what it printed."""
-    process = start(directory, code)
+    process = start(directory, code, measured=measured)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, "")
+    assert process.returncode == 0 and not err, err
     return out.strip()
 
 

@@ -247,6 +247,7 @@ def test_a_directory_that_cannot_be_written_is_read_and_no_more(tmp_path: Path) 
                 await store.close()
             asyncio.run(main())
             """,
+            measured=False,
         )
         assert printed.splitlines() == ["[b'record 2'] ['s']", "StoreError True True", "StoreError True True"]
         (tmp_path / place).chmod(0o755)
