@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal, NoReturn, Self, TypeAlias
 
 from bb.agents.answer import Answer
-from bb.check import agents_of, check, refuse
+from bb.check import Problem, agents_of, check, refuse
 from bb.clock import Clock, SystemClock
 from bb.codec import Codec, Types
 from bb.engine.archive import Archive
@@ -154,8 +154,8 @@ class App:
         if lease < timedelta(seconds=1):
             raise WiringError(f"lease is {lease}", remedy="give a second or more: it is renewed in the background")
         self.types: Types = Types()
-        self.types.register(Answer, Outcome)
-        """Classes that savepoints may hold; those of agents' schemas are known already."""
+        self.types.register(Answer, Outcome, RunInfo, Problem)
+        """Classes that savepoints may hold; those of agents' schemas, and what bb itself hands out, are known already."""
         self.store: Store = store if store is not None else MemStore()
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._model = model

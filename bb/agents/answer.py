@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from attrs import field, frozen
 
+from bb.errors import WiringError
 from bb.messages import Message, ToolCall, Usage
 from bb.models.base import Chunk, Model, ModelRequest
 
@@ -43,6 +44,11 @@ async def collect(
                 calls.append(chunk)
             case Usage():
                 usage = chunk
+            case _:
+                raise WiringError(
+                    f"{type(model).__name__}.stream yielded something of type {type(chunk).__name__}",
+                    remedy="yield text, ToolCalls and Usages",
+                )
 
     chunks = model.stream(request)
     try:

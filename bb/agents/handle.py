@@ -8,6 +8,7 @@ from bb.agents.agent import Agent, T
 from bb.agents.chat import ModelChat
 from bb.agents.turn import Turn
 from bb.errors import WiringError
+from bb.redaction import redacted
 
 
 async def handle(agent: Agent[T], turn: Turn, chat: ModelChat[T]) -> None:
@@ -21,7 +22,7 @@ async def handle(agent: Agent[T], turn: Turn, chat: ModelChat[T]) -> None:
     returned = await work
     if returned is not None:
         raise WiringError(
-            f"agent {agent.name or '(unnamed)'} returned {repr(returned)[:80]}",
+            f"agent {agent.name or '(unnamed)'} returned {redacted(repr(returned))[:80]}",
             remedy="a handler answers with turn.reply(...) and returns nothing",
         )
     await turn.settle()

@@ -270,6 +270,7 @@ def _key(key: object) -> str:
     """A key in a path; the text of a key that is no plain value is nobody's to run."""
     if type(key) in (str, int, bool, float, bytes, type(None)):
         text = repr(key) if type(key) is not str else '"' + key.replace('"', '\\"') + '"'
+        text = redacted(text)  # before it is cut, as half a secret would not be found any more
         return f"[{text if len(text) <= 60 else text[:57] + '...'}]"
     return f"[<{type(key).__qualname__}>]"
 

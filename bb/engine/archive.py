@@ -215,8 +215,11 @@ class Archive:
         history = await self.history(run_id)
         plan = self._plans.get(history.started.flow) if history.started is not None else None
         outlived = plan is not None and self._runner.outlived(plan, history)
+        # a job that still waits for its turn is accepted work, however long no app was started
+        waiting = history.is_waiting_job and not history.is_stuck
         # a ttl says how long it is kept; nothing does for a flow that nobody registered
-        abandoned = (plan is None or plan.ttl is None) and now - moment(history.progress) > self.retention
+        kept = waiting or (plan is not None and plan.ttl is not None)
+        abandoned = not kept and now - moment(history.progress) > self.retention
         if outlived:
             async with self._leased(run_id) as lease:
                 if (await self.history(run_id)).length == history.length:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from attrs import field, frozen
 
 from bb.engine.plan import Plan
-from bb.errors import InputConflict, RunCancelled, RunExpired, RunIdInUse
+from bb.errors import InputConflict, Interrupted, RunCancelled, RunExpired, RunIdInUse
 from bb.log import Origin
 from bb.messages import Input
 
@@ -23,6 +23,8 @@ class Ask:
     run_id: str
     known: bool = True
     """Whether the id may be known to the store; False for one made up just now."""
+    turn: bool = False
+    """Whether it is a job whose turn has come: one that was cancelled or dropped meanwhile is not to be run any more."""
     session_id: str | None = None
     origin: Origin = "caller"
     recovery: bool = False
@@ -62,4 +64,11 @@ def expired(ask: Ask) -> RunExpired:
         f"run {ask.run_id} made no progress within its ttl and was dropped",
         flow=ask.plan.name,
         remedy="use another run id, or start over with replace=True",
+    )
+
+
+def not_waiting(ask: Ask) -> Interrupted:
+    """The job was cancelled, failed or dropped before its turn came."""
+    return Interrupted(
+        f"run {ask.run_id} does not wait for its turn any more", flow=ask.plan.name, remedy="run it with its run id"
     )

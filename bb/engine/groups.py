@@ -12,7 +12,8 @@ from bb.engine.plan import Node
 from bb.engine.run import State, merged
 from bb.engine.shared import Latch, Seat, Shared, taken
 from bb.engine.tasks import LOSER_GRACE, stop, together
-from bb.errors import Interruption, NobodyWon
+from bb.errors import Interruption, NobodyWon, SelectConflict
+from bb.log import Forgotten, load_delta
 from bb.logs import warning
 
 Perform = Callable[[Node, State, str, Context], Awaitable[State]]
@@ -30,7 +31,7 @@ async def run_all(node: Node, state: State, path: str, ctx: Context, perform: Pe
 
     members = [member(part, seat) for part, seat in zip(node.parts, _seats(node, ctx), strict=True)]
     outs = await together(members, to_end=ctx.scope is not None)
-    out = merged(start, outs, path)
+    out = await _merged(start, outs, path, ctx)
     if ctx.shared is not None:
         for message in out.chat[len(state.chat) :]:
             ctx.shared.append(message)
@@ -51,7 +52,25 @@ async def run_group(node: Node, state: State, path: str, ctx: Context, perform: 
             return await perform(part, start, f"{path}/{part.segment}", inner)
 
     members = [member(part, seat) for part, seat in zip(node.parts, _seats(node, ctx, resuming), strict=True)]
-    return merged(start, await together(members, to_end=ctx.scope is not None), path)
+    return await _merged(start, await together(members, to_end=ctx.scope is not None), path, ctx)
+
+
+async def _merged(start: State, outs: Sequence[State], path: str, ctx: Context) -> State:
+    """What the members add up to; steps whose picks conflict are forgotten, as they would conflict on every retry.
+
+    Raises:
+        SelectConflict: members picked different ids.
+    """
+    try:
+        return merged(start, outs, path)
+    except SelectConflict:
+        journal = ctx.run.journal
+        if journal is not None:
+            picks = {out.selected for out in outs if out.selected is not None}
+            for place, plain in journal.history.saved_below(path):
+                if load_delta(plain, journal.codec).selected in picks:
+                    await journal.record(Forgotten(place))
+        raise
 
 
 async def run_one(node: Node, state: State, path: str, ctx: Context, perform: Perform) -> State:

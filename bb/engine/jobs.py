@@ -50,7 +50,7 @@ class Jobs:
         """Record a run as a job, and run it if the app is started."""
         await self._runner.record_job(ask)
         if self.started:
-            self._from_any_thread(lambda: self._resume(evolve(ask, input=None, known=True)))
+            self._from_any_thread(lambda: self._resume(evolve(ask, input=None, known=True, turn=True)))
 
     async def start(self) -> None:
         """Resume what is unfinished, and keep looking."""
@@ -156,7 +156,10 @@ class Jobs:
                 self._parked.add(history.run_id)
                 error("a run ended its process again and again and is left to people", run_id=history.run_id)
             return
-        self._resume(Ask(plan=plan, input=None, run_id=history.run_id, recovery=True, detach=True, wait=timedelta(0)))
+        ask = Ask(
+            plan=plan, input=None, run_id=history.run_id, turn=True, recovery=True, detach=True, wait=timedelta(0)
+        )
+        self._resume(ask)
 
     def _resume(self, ask: Ask) -> None:
         if ask.run_id not in self._busy:
@@ -171,7 +174,7 @@ class Jobs:
         except RunCancelled:
             pass  # as somebody wished
         except (RunBusy, Interruption):
-            pass  # somebody else has it, or a later look finds it
+            pass  # somebody else has it, a later look finds it, or it waits no more
         except BBError as problem:
             error("a job failed", run_id=ask.run_id, flow=ask.plan.name, error=str(problem))
         finally:

@@ -17,9 +17,10 @@ from bb.engine.ledger import HandlerLedger
 from bb.engine.plan import Node
 from bb.engine.run import Run, State, one_pick
 from bb.engine.tasks import is_cancelled, together
-from bb.errors import AgentFailed, BBError, Interruption, UnknownSelect, WiringError
+from bb.errors import AgentFailed, BBError, Interruption, SelectConflict, UnknownSelect, WiringError
 from bb.flows.tree import Flow
 from bb.log import Delta
+from bb.logs import warning
 from bb.messages import NO_USAGE, SEPARATOR, Message, Usage, spoken
 from bb.models.base import Model
 from bb.place import here, leave
@@ -38,7 +39,9 @@ async def run_agents(node: Node, flow: Flow, state: State, path: str, ctx: Conte
     if scope is not None:
         known = scope.recall(path)
         if known is not None:
-            return _replay(known, node, state, path, ctx)
+            if may_enter(known.selected, node.ahead.picks):
+                return _replay(known, node, state, path, ctx)
+            await _discard(known, node, path, ctx)
     if ctx.seat is not None:
         await ctx.seat.pass_through()
     if run.tracer is not None:
@@ -52,7 +55,12 @@ async def run_agents(node: Node, flow: Flow, state: State, path: str, ctx: Conte
             await speakers[0].speak()
         else:
             await together([speaker.speak() for speaker in speakers], to_end=scope is not None)
-        delta = _sum(speakers, node, path)
+        try:
+            delta = _sum(speakers, node, path)
+        except (SelectConflict, UnknownSelect):
+            for speaker in speakers:  # what they picked is what their models said
+                await speaker.ledger.forget_last_answer()
+            raise
         floor.check(delta.messages)
         took = run.clock.monotonic() - began
         if scope is not None:
@@ -82,6 +90,15 @@ def _replay(delta: Delta, node: Node, state: State, path: str, ctx: Context) -> 
     return state.plus(delta)
 
 
+async def _discard(delta: Delta, node: Node, path: str, ctx: Context) -> None:
+    """The `Select` after a saved step has changed: what it picked is void, and would fail on every retry."""
+    assert ctx.scope is not None
+    reason = f"{delta.selected!r} was selected, and is no member of the Select any more"
+    ctx.run.emit("durable.discarded", path, node.name, reason)
+    warning("a step is asked again", run_id=ctx.run.run_id, path=path, reason=reason)
+    await ctx.scope.forget(path)
+
+
 def _sum(speakers: Sequence[Speaker], node: Node, path: str) -> Delta:
     """What the agents said together, in declaration order."""
     if len(speakers) == 1:
@@ -105,9 +122,14 @@ def _sum(speakers: Sequence[Speaker], node: Node, path: str) -> Delta:
     return Delta(tuple(messages), selected, value, usage, tuple(gates))
 
 
+def may_enter(selected: str | None, picks: frozenset[str] | None) -> bool:
+    """Whether the next `Select`, if any, has a member for what was selected, if anything."""
+    return selected is None or picks is None or selected in picks
+
+
 def check_pick(selected: str, picks: frozenset[str] | None, flow: str, path: str) -> None:
     """Refuse a selection that the next `Select` cannot enter, before it is saved: it would fail every retry."""
-    if picks is not None and selected not in picks:
+    if picks is not None and not may_enter(selected, picks):
         raise UnknownSelect(
             f"{selected!r} was selected, but the next Select has no such member",
             flow=flow,

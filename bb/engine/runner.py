@@ -13,7 +13,7 @@ from attrs import evolve
 
 from bb.clock import Clock
 from bb.codec import Codec
-from bb.engine.ask import Ask, expired, in_use, other_input, was_cancelled
+from bb.engine.ask import Ask, expired, in_use, not_waiting, other_input, was_cancelled
 from bb.engine.context import Context, Lane
 from bb.engine.journal import Journal, LogJournal
 from bb.engine.leases import LEASE_SECONDS, Leases, Tenure
@@ -370,6 +370,8 @@ class Runner:
             raise in_use(ask, flow)
         if ended is not None and ended.status == "expired":
             raise expired(ask)
+        if ask.turn and not (history.is_waiting_job or history.finished):
+            raise not_waiting(ask)
         if started is None:
             return
         if self.outlived(ask.plan, history):

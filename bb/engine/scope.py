@@ -84,8 +84,8 @@ class ActiveScope:
         """Keep a journal entry, its value in codec form."""
         await self._record(Entry(self.memory.number, path, self._now(), key, value))
 
-    async def forget(self, path: str, key: str) -> None:
-        """Drop a journal entry."""
+    async def forget(self, path: str, key: str = "") -> None:
+        """Drop a journal entry, or all that is remembered at a place."""
         await self._record(Forgotten(path, key))
 
     async def _record(self, fact: Fact) -> None:

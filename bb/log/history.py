@@ -186,6 +186,11 @@ class History:
         below = path + "/"
         return any(place.startswith(below) for scope in self.scopes.values() for place in scope.remembered())
 
+    def saved_below(self, path: str) -> list[tuple[str, object]]:
+        """The savepoints that count inside `path`, in whichever durable flow, each with its place."""
+        below = path + "/"
+        return [one for scope in self._current.values() for one in scope.saved.items() if one[0].startswith(below)]
+
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""

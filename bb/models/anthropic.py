@@ -11,6 +11,7 @@ from bb.messages import Message, ToolCall, Usage
 from bb.models.base import Chunk, ModelRequest
 from bb.models.provider import PerLoop, as_object, from_network, keep_secret, unwrapped, upstream
 from bb.models.transcript import settled
+from bb.schema import finite, no_constant
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -100,14 +101,14 @@ class AnthropicModel:
                             held.append(event.delta.text)
                         elif event.delta.text:
                             yield event.delta.text
-                    case "content_block_delta" if event.delta.type == "input_json_delta":
+                    case "content_block_delta" if event.delta.type == "input_json_delta" and event.index in calls:
                         calls[event.index].input += event.delta.partial_json
                     case "message_delta":
                         yield (usage := _usage(usage, event.usage))
                     case "message_stop":
                         finished = True
                     case _:
-                        pass  # thinking, citations and what is yet to be invented
+                        pass  # thinking, citations, tools of the server and what is yet to be invented
         if not finished:
             raise UpstreamError(f"{self.name}: the answer broke off", remedy="try again")
         if schema is not None:
@@ -260,7 +261,7 @@ def _wire(messages: Sequence[Message]) -> tuple[str, list[dict[str, object]]]:
 def _object(raw: str) -> dict[str, object]:
     """A call's input as the object that Anthropic wants; what is none is handed over as text."""
     try:
-        data = json.loads(raw or "{}")
-    except ValueError:
+        data = json.loads(raw or "{}", parse_constant=no_constant, parse_float=finite)
+    except (ValueError, RecursionError):
         data = None
     return data if isinstance(data, dict) else {"input": raw}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 from bb.errors import UpstreamError, WiringError
 from bb.messages import Message, ToolCall, Usage
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
     from openai.types import CompletionUsage
     from openai.types.chat import ChatCompletionChunk
+    from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
+
+_Key: TypeAlias = tuple[int, int]
+"""A tool call of an answer: the index its server gave it, and which of the calls of that index it is."""
 
 _ROLES: Final = frozenset({"system", "developer", "user", "assistant"})
 _STRICT: Final = frozenset(
@@ -83,21 +87,24 @@ class OpenAIModel:
         raise failure  # out here the SDK's error, which holds the request and its key, is not chained to it
 
     async def _stream(self, client: AsyncOpenAI, request: ModelRequest) -> AsyncIterator[Chunk]:
+        from openai.types.chat.chat_completion_chunk import ChoiceDelta
+
         wrapped = request.schema is not None and as_object(request.schema)[1]
         held: list[str] = []
-        calls: dict[int, _Call] = {}
+        calls: dict[_Key, _Call] = {}
         finished = False
         async with await client.chat.completions.create(**self._body(client, request)) as chunks:
             chunk: ChatCompletionChunk
             async for chunk in chunks:
-                for choice in chunk.choices:
-                    text = choice.delta.content or choice.delta.refusal
+                for choice in chunk.choices or ():  # some servers send none with the usage, or no delta at the end
+                    delta = choice.delta or ChoiceDelta()
+                    text = delta.content or delta.refusal
                     if text and wrapped:
                         held.append(text)
                     elif text:
                         yield text
-                    for part in choice.delta.tool_calls or ():
-                        call = calls.setdefault(_index(part.index, part.id, calls), _Call())
+                    for part in delta.tool_calls or ():
+                        call = calls.setdefault(_key(part, calls), _Call())
                         call.id = call.id or part.id or ""
                         if part.function is not None:
                             call.name += part.function.name or ""
@@ -169,11 +176,20 @@ def _is_theirs(error: Exception) -> bool:
     return isinstance(error, OpenAIError) or from_network(error)
 
 
-def _index(given: int | None, id: str | None, calls: Mapping[int, object]) -> int:
-    """Which call a part belongs to; servers that leave the index out begin a call with its id."""
-    if given is not None:
-        return given
-    return len(calls) if id or not calls else max(calls)
+def _key(part: ChoiceDeltaToolCall, calls: Mapping[_Key, _Call]) -> _Key:
+    """Which call a part belongs to.
+
+    A server that leaves the index out begins a call with a new id; one that gives every call the same index does so
+    with a new id and a name.
+    """
+    index: int | None = part.index
+    if index is None:
+        known = [key for key, call in calls.items() if not part.id or call.id == part.id]
+        return max(known) if known else (len(calls), 0)
+    newest = max((key for key in calls if key[0] == index), default=(index, 0))
+    named = part.function is not None and part.function.name
+    other = newest in calls and part.id and named and calls[newest].id not in ("", part.id)
+    return (index, newest[1] + 1) if other else newest
 
 
 def _choice(choice: str) -> object:

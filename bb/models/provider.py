@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Final, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -75,19 +76,24 @@ def upstream(error: Exception, provider: str, key: str | None) -> UpstreamError:
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """How many seconds a provider asks to wait, or None."""
-    from email.utils import parsedate_to_datetime
-
     try:
-        if "retry-after-ms" in headers:
-            return max(0.0, float(headers["retry-after-ms"]) / 1000)
-        given = headers.get("retry-after")
-        if given is None:
-            return None
-        if given.strip().replace(".", "", 1).isdigit():
-            return float(given)
-        return max(0.0, (parsedate_to_datetime(given) - datetime.now(UTC)).total_seconds())
+        seconds = _asked(headers)
     except (ValueError, TypeError):
         return None
+    return max(0.0, seconds) if seconds is not None and isfinite(seconds) else None
+
+
+def _asked(headers: Mapping[str, str]) -> float | None:
+    from email.utils import parsedate_to_datetime
+
+    if "retry-after-ms" in headers:
+        return float(headers["retry-after-ms"]) / 1000
+    given = headers.get("retry-after")
+    if given is None:
+        return None
+    if given.strip().replace(".", "", 1).isdigit():
+        return float(given)
+    return (parsedate_to_datetime(given) - datetime.now(UTC)).total_seconds()
 
 
 def from_network(error: Exception) -> bool:
@@ -116,7 +122,7 @@ def unwrapped(text: str) -> str:
     """The answer inside the wrapping of `as_object`; text that is not wrapped stays, for the schema to judge."""
     try:
         data = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     if isinstance(data, dict) and data.keys() == {"value"}:
         return json.dumps(cast("dict[str, object]", data)["value"], ensure_ascii=False)

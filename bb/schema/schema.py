@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Hashable
 from functools import lru_cache
+from math import isfinite
 from typing import Final, Generic, NoReturn, TypeVar, cast
 
 from attrs import field, frozen
@@ -79,7 +80,7 @@ class Schema(Generic[T]):
             SchemaMismatch: it is not JSON or does not fit.
         """
         try:
-            value = json.loads(text, parse_constant=_no_constant)
+            value = json.loads(text, parse_constant=no_constant, parse_float=finite)
         except (ValueError, RecursionError) as error:
             raise self._mismatch(f"not JSON ({error})") from error
         return self.structure(value)
@@ -103,5 +104,14 @@ def _schema(type_: Hashable) -> Schema[object]:
     return Schema(cast("type[object]", type_))
 
 
-def _no_constant(name: str) -> NoReturn:
+def no_constant(name: str) -> NoReturn:
+    """For `json.loads`: NaN and the infinities are not JSON."""
     raise ValueError(f"{name} is no JSON")
+
+
+def finite(text: str) -> float:
+    """For `json.loads`: a number too large for a float is not the infinity that Python makes of it."""
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(f"a number is out of range: {text[:20]}")
+    return value

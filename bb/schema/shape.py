@@ -16,6 +16,7 @@ from attrs import frozen
 from typing_extensions import TypeAliasType
 
 from bb.errors import WiringError
+from bb.redaction import redacted
 from bb.schema.doc import Doc
 
 Choice: typing.TypeAlias = tuple[type, object]
@@ -72,7 +73,7 @@ def no_schema(type_: object, why: str = "") -> WiringError:
 
 def got(value: object) -> str:
     """A value in an error message."""
-    text = repr(value)
+    text = redacted(repr(value))  # before it is cut, as half a secret would not be found any more
     shown = text if len(text) <= 60 else text[:57] + "..."
     return f"{KIND.get(type(value), type(value).__name__)} {shown}"
 

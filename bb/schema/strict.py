@@ -50,8 +50,10 @@ def flaws(error: BaseException, path: str = "") -> Iterator[str]:
     """Each thing that is wrong, with the path of its field: `items[2].name: expected string, got integer 3`."""
     from cattrs.errors import AttributeValidationNote, ForbiddenExtraKeysError, IterableValidationNote
 
+    missing = False
     for note in getattr(error, "__notes__", ()):
         if isinstance(note, AttributeValidationNote):
+            missing = isinstance(error, KeyError)  # looked up by cattrs, not by an `__init__` of the user's
             path += f".{note.name}" if path else note.name
         elif isinstance(note, IterableValidationNote):
             path += f"[{note.index!r}]"
@@ -61,7 +63,7 @@ def flaws(error: BaseException, path: str = "") -> Iterator[str]:
         return
     if isinstance(error, ForbiddenExtraKeysError):
         text = f"unknown field {', '.join(repr(key) for key in sorted(error.extra_fields))}"
-    elif isinstance(error, KeyError):
+    elif missing:
         text = "is missing"
     else:
         text = str(error) or type(error).__name__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -124,6 +125,7 @@ class _Records(diskcache.Cache):
         self._synchronous = 2 if fsync else 1
         self._reads = reads
         self._link: sqlite3.Connection | None = None
+        self._closer: weakref.finalize[[], _Records] | None = None
         self._rows: Rows | None = None
 
     @property
@@ -172,6 +174,8 @@ class _Records(diskcache.Cache):
 
     def abandon(self) -> sqlite3.Connection | None:
         link, self._link, self._rows = self._link, None, None
+        if self._closer is not None:
+            self._closer.detach()
         return link
 
     def close(self) -> None:
@@ -183,16 +187,14 @@ class _Records(diskcache.Cache):
                     _shrink(link)
                 link.close()
 
-    def __del__(self) -> None:
-        with suppress(AttributeError):  # never quite made
-            self.close()
-
     # --- opening ----------------------------------------------------------------------------------------------------
 
     @property
     def _con(self) -> sqlite3.Connection:
         if self._link is None:
-            self._link = self._connect_to_read() if self._reads else self._connect_to_write()
+            link = self._link = self._connect_to_read() if self._reads else self._connect_to_write()
+            # a store that nobody closed: no `__del__`, since a collected circle may finalize the connection before us
+            self._closer = weakref.finalize(self, link.close)
         return self._link
 
     def _connect_to_write(self) -> sqlite3.Connection:

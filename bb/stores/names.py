@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from bb.errors import StoreError
+from bb.redaction import redacted
 
 LONGEST_NAME: Final = 400
 LARGEST_RECORD: Final = 512 * 1024 * 1024  # bytes; SQLite ends at 1e9
@@ -19,7 +20,7 @@ def check_name(name: object) -> str:
     """
     if isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable():
         return name
-    shown = repr(name)
+    shown = redacted(repr(name))  # before it is cut, as half a secret would not be found any more
     raise StoreError(
         f"{shown if len(shown) <= 60 else shown[:57] + '...'} is no name of a stream or lease",
         remedy=f"use 1 to {LONGEST_NAME} printable characters",

@@ -193,20 +193,14 @@ class TurnStore:
 
     def _turn(self) -> _Turn | None:
         """The open turn of the running loop."""
-        turn = self._turn_here()
-        return turn if turn is not None and not turn.closed and turn.loop is get_running_loop() else None
-
-    def _turn_here(self) -> _Turn | None:
-        """The last turn of this thread, of whichever loop."""
         turn: _Turn | None = getattr(self._here, "turn", None)
-        return turn
+        return turn if turn is not None and not turn.closed and turn.loop is get_running_loop() else None
 
     def _flush(self, turn: _Turn) -> None:
         if turn.closed:
             return
         turn.closed = True
-        if self._turn_here() is turn:  # another loop may have had this thread meanwhile
-            self._here.turn = None
+        self._here.turn = None
         quick = turn.size < _LIGHT and len(turn.writes) <= _FEW and not self._detour
         if not (quick and self._writes.ready and self._writer.idle and self._commit_here(turn)):
             self._guard()

@@ -11,9 +11,9 @@ from typing import Literal
 from attrs import define, frozen
 
 from bb.clock import Clock
-from bb.errors import StoreError
+from bb.errors import Fenced, StoreError
 from bb.stores.base import Lease, StreamInfo
-from bb.stores.memory import MemStore
+from bb.stores.memory import STRETCH, MemStore
 
 At = int | str | Callable[[str, Sequence[bytes]], bool]
 """Where a fault strikes: from the n-th append on (from 1), at a stream of that name, or where a function says so."""
@@ -158,26 +158,29 @@ class MockStore(MemStore):
 
         def carry_out() -> bool:
             """Append, into `outcome`; whether it was done."""
-            done = super(MockStore, self).append(stream, expected, records, lease)
-            outcome.append(done)
-            if done.exception() is None:
-                self.appended.append(Appended(number, stream, tuple(records)))
-                return True
-            return False
+            try:
+                outcome.append(self._append(stream, expected, records, lease))
+            except (StoreError, Fenced) as error:
+                outcome.append(error)
+                return False
+            self.appended.append(Appended(number, stream, tuple(records)))
+            return True
 
         def reply() -> None:
-            error = _died() if self._dead else outcome[0].exception()
-            if error is None:
-                _give(future, outcome[0].result())
-            else:
-                _fail(future, error)
+            given = _died() if self._dead else outcome[0]
+            if isinstance(given, BaseException):
+                _fail(future, given)
+            elif number % STRETCH:
+                _give(future, given)
+            else:  # as a `MemStore` does
+                loop.call_soon(_give, future, given)
 
         def go_on() -> None:
             if not self._dead and not outcome:
                 carry_out()
             reply()
 
-        outcome: list[Future[int]] = []
+        outcome: list[int | Exception] = []
         fault = None
         if not self._dead:
             fault = next((fault for fault in self._faults if fault.strikes(number, stream, records)), None)

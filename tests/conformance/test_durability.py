@@ -230,6 +230,88 @@ async def test_case_035_a_selection_that_cannot_be_entered_is_not_saved(disk: Di
     assert outcome.messages == said("router", "left") and work.count("router") == 2  # fatal: none of the retries
 
 
+async def test_case_035_a_model_that_picked_wrongly_is_asked_anew(disk: Disk, work: Work) -> None:
+    model = ScriptedModel("first thoughts", "nowhere", "left")
+
+    async def route(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        await chat.ask_with("think")
+        turn.select((await chat.ask_with("where to?")).text)
+
+    router = bb.Flow().with_agent(bb.Agent("router", model=model).on_message(route)).with_id("router")
+    flow = router.next(bb.Select(work.flow("left"), work.flow("right"))).with_id("job").durable(retries=3)
+    with pytest.raises(bb.UnknownSelect):
+        await disk.app(flow).run("job", "hi", run_id="r")
+    assert model.left == 1  # no retry
+
+    outcome = await disk.app(flow).run("job", "hi", run_id="r")
+
+    assert outcome.answer == "left" and model.left == 0  # and only the last answer was asked for again
+
+
+async def test_case_035_models_that_picked_differently_are_asked_anew(disk: Disk, work: Work) -> None:
+    def router(name: str, model: ScriptedModel) -> bb.Agent[str]:
+        async def route(turn: bb.Turn, chat: bb.ModelChat) -> None:
+            turn.select((await chat.ask_with("where to?")).text)
+
+        return bb.Agent(name, model=model).on_message(route)
+
+    x, y = ScriptedModel("left", "left"), ScriptedModel("right", "left")
+    both = bb.Flow().with_agent(router("x", x), router("y", y)).with_id("both")
+    flow = both.next(bb.Select(work.flow("left"), work.flow("right"))).with_id("job").durable()
+    with pytest.raises(bb.SelectConflict):
+        await disk.app(flow).run("job", "hi", run_id="r")
+
+    assert (await disk.app(flow).run("job", "hi", run_id="r")).answer == "left"
+
+
+@pytest.mark.parametrize("kind", [bb.All, bb.Group])
+@pytest.mark.parametrize("durable", ["whole", "members"])
+async def test_case_019_members_that_conflicted_pick_again(
+    disk: Disk, work: Work, kind: type[bb.All | bb.Group], durable: str
+) -> None:
+    # what would conflict on every retry is not kept; what picked nothing, or the inner routers, stays
+    inner = work.flow("inner").next(bb.Select(work.flow("p"))).with_id("routed")
+    x, y = work.flow("x"), work.flow("y")
+    members = (x, y) if durable == "whole" else (x.durable(), y.durable())
+    side = kind(*members, work.flow("quiet"), inner)
+    body = side.next(bb.Select(work.flow("left"), work.flow("right"))).with_id("job")
+    flow = body.durable() if durable == "whole" else body
+    work.picks |= {"x": "left", "y": "right", "inner": "p"}
+    with pytest.raises(bb.SelectConflict):
+        await disk.app(flow).run("job", "hi", run_id="r")
+    work.picks["y"] = "left"
+
+    outcome = await disk.app(flow).run("job", "hi", run_id="r")
+
+    assert outcome.answer == "left" and (work.count("x"), work.count("y")) == (2, 2)
+    if durable == "whole":
+        assert (work.count("quiet"), work.count("inner"), work.count("p")) == (1, 1, 1)
+    assert (await disk.app(flow).run("job", "hi", run_id="r")).messages == outcome.messages
+
+
+@pytest.mark.parametrize("inside", [True, False])
+async def test_case_035_a_selection_whose_member_is_gone_is_made_again(disk: Disk, work: Work, inside: bool) -> None:
+    def graph(*members: str) -> bb.NamedFlow | bb.DurableFlow:
+        target = bb.Select(*(work.flow(member) for member in members))
+        if inside:
+            return work.flow("router").next(target).next(work.flow("z")).with_id("job").durable(forward_compatible=True)
+        return work.flow("router").durable().next(target).next(work.flow("z")).with_id("job")
+
+    seen = bb.Recorder()
+    work.picks["router"] = "left"
+    work.fail("z", 1)
+    with pytest.raises(bb.AgentFailed):
+        await disk.app(graph("left", "right")).run("job", "hi", run_id="r")
+    work.picks["router"] = "right"
+
+    outcome = await disk.app(graph("middle", "right"), trace=seen).run("job", "hi", run_id="r")
+
+    assert outcome.messages == said("router", "right", "z") and outcome.replayed == ()
+    assert any("'left'" in event.detail for event in seen.events if event.kind == "durable.discarded")
+    again = await disk.app(graph("middle", "right")).run("job", "hi", run_id="r")
+    assert again.messages == outcome.messages and "job/router" in again.replayed
+
+
 async def test_case_036_a_router_outside_the_scope_decides_anew(disk: Disk, work: Work) -> None:
     def branch(name: str) -> bb.DurableFlow:
         return work.flow(f"{name}1").next(work.flow(f"{name}2")).with_id(name).durable()

@@ -268,6 +268,16 @@ async def test_case_016_a_pick_survives_what_says_nothing_and_is_dropped_by_a_fl
     assert contents(await bb.run(leaf(picks("a")) >> target >> target, "hi")) == ["A"]
 
 
+async def test_case_016_a_pick_is_used_up_by_the_select_that_enters_it() -> None:
+    trace = bb.Recorder()
+    first, second = bb.Select(bb.Respond().with_id("a")), bb.Select(leaf(says("A")).with_id("a"))
+
+    outcome = await bb.run(leaf(picks("a")) >> first >> second >> leaf(says("end")), "hi", trace=trace)
+
+    assert contents(outcome) == ["end"]
+    assert [kind for kind in trace.kinds() if kind.startswith("select")] == ["select", "select.enter", "select.none"]
+
+
 async def test_case_016_members_of_a_group_start_without_a_pick() -> None:
     target = bb.Select(leaf(says("A")).with_id("a"))
     for kind in (bb.All, bb.One, bb.Group):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,32 @@ async def test_case_048_a_durable_flow_never_goes_on_undurable(work: Work) -> No
     assert outcome.messages == said("a", "b") and work.calls == ["a", "a", "b"]  # at least once
 
 
+@pytest.mark.parametrize("kind", ["all", "group", "agents"])
+async def test_case_048_a_store_that_fails_for_one_member_stops_the_others_at_once(work: Work, kind: str) -> None:
+    store, ended = MockStore(), list[str]()
+
+    async def long(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            ended.append("stopped")
+            raise
+
+    async def saves(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        await turn.step("s", lambda: 1)
+
+    agents = [bb.Agent("long").on_message(long), bb.Agent("saves").on_message(saves)]
+    x, y = (bb.Flow().with_agent(agent).with_id(f"f{i}") for i, agent in enumerate(agents))
+    shape = {"all": bb.All(x, y), "group": bb.Group(x, y), "agents": bb.Flow().with_agent(*agents)}[kind]
+    app = mocked(store, shape.with_id("job").durable(retries=3))
+    store.fail_append(lambda stream, records: any(b'"e"' in record for record in records), times=99)
+
+    with pytest.raises(bb.StoreError):
+        await asyncio.wait_for(app.run("job", "hi", run_id="r"), 5)
+
+    assert ended == ["stopped"]  # what they go on to do could not be saved
+
+
 async def test_case_048_a_handler_that_swallows_a_store_error_changes_nothing(work: Work) -> None:
     store = MockStore()
     tried: list[str] = []
@@ -460,6 +487,45 @@ async def test_case_053_the_idempotency_key_tells_the_service_so(work: Work) -> 
     await mocked(store, flow).run("pay", "hi", run_id="other")
 
     assert keys[0] == keys[1] != keys[2]
+
+
+async def test_case_053_the_key_belongs_to_the_place_and_outlasts_every_kind_of_retry(disk: Disk, work: Work) -> None:
+    keys: dict[str, list[str]] = {}
+    calls = 0
+
+    def note(what: str) -> None:
+        keys.setdefault(what, []).append(bb.idempotency_key())
+
+    def payer(name: str) -> bb.Agent[str]:
+        async def pay(turn: bb.Turn, chat: bb.ModelChat) -> None:
+            note(f"{turn.path} {name}")
+            keys.setdefault(f"{turn.path} {name} label", []).append(bb.idempotency_key("refund"))
+            for amount in (1, 2):
+                await turn.step("charge", lambda amount: note(f"{turn.path} {name} step {amount}"), amount)
+            if calls < 3:
+                raise ValueError("not yet")
+            turn.reply(name)
+
+        return bb.Agent(name).on_message(pay)
+
+    async def send(text: str) -> None:
+        note("notify")
+        if calls < 4:
+            raise ValueError("not yet")
+
+    both = bb.Flow().with_agent(payer("x"), payer("y"))
+    body = work.flow("a").durable().next(bb.All(both.with_id("p"), both.with_id("q"))).next(bb.Notify(send))
+    flow = body.with_id("job").durable(retries=1)
+    for _ in range(4):
+        calls += 1
+        with suppress(bb.AgentFailed, bb.NotifyFailed):
+            await disk.app(flow, clock=ManualClock(auto=True)).run("job", "hi", run_id="r")
+
+    assert len(keys) == 2 * 2 * 4 + 1
+    assert all(len(set(tries)) == 1 for tries in keys.values())  # the same in each try
+    assert len({tries[0] for tries in keys.values()}) == len(keys)  # and another in each place
+    assert all(len(tries) == 1 for what, tries in keys.items() if "step" in what)
+    assert max(len(tries) for tries in keys.values()) > 2
 
 
 # --- 54: retries ------------------------------------------------------------------------------------------------------
@@ -675,6 +741,30 @@ async def test_case_055_a_ttl_longer_than_the_retention_holds(disk: Disk, work: 
     assert (await app.run("job", "hi", run_id="r")).replayed == ("job/a",)
 
 
+async def test_case_055_the_longest_ttl_of_the_outermost_durable_flows_counts(disk: Disk, work: Work) -> None:
+    clock = ManualClock(auto=True)
+    short = work.flow("a").next(work.flow("i").durable(ttl=timedelta(days=9))).with_id("short")
+    flow = short.durable(ttl=timedelta(hours=1)).next(work.flow("b").durable(ttl=timedelta(hours=3))).with_id("job")
+    app = disk.app(flow, clock=clock)
+    await cut_off(app, work.hold("b"), "job", "hi", run_id="r")
+    clock.advance(timedelta(hours=2))
+    await cut_off(app, work.hold("b"), "job", "hi", run_id="r")  # longer than the shorter one
+    clock.advance(timedelta(hours=4))
+
+    with pytest.raises(bb.RunExpired):  # that of a durable flow inside a durable flow does not count
+        await app.run("job", "hi", run_id="r")
+
+
+async def test_case_055_a_run_of_which_some_part_has_no_ttl_does_not_expire(disk: Disk, work: Work) -> None:
+    clock = ManualClock(auto=True)
+    flow = work.flow("a").durable(ttl=timedelta(hours=1)).next(work.flow("b").durable()).with_id("job")
+    app = disk.app(flow, clock=clock)
+    await cut_off(app, work.hold("b"), "job", "hi", run_id="r")
+    clock.advance(timedelta(days=2))
+
+    assert (await app.run("job", "hi", run_id="r")).replayed == ("job/a",)
+
+
 # --- 56: jobs ---------------------------------------------------------------------------------------------------------
 
 
@@ -703,6 +793,8 @@ async def test_case_056_a_job_left_unfinished_resumes_at_the_next_start(disk: Di
         await finished(second, "r")
 
     assert work.calls == ["a", "b", "b"] and work.heard["a"] == ("hi",)
+    (resumed,) = [event for event in await disk.app(flow).events("r") if event.detail == "recovery"]
+    assert resumed.kind == "run.resumed"  # by itself, which its log says
 
 
 async def test_case_056_a_run_of_a_caller_waits_for_its_caller(disk: Disk, work: Work) -> None:

@@ -6,7 +6,8 @@ import json
 import pkgutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from types import ModuleType
 
 import pytest
@@ -97,3 +98,19 @@ def test_import_bb_is_light() -> None:
     code = f"import sys, json, bb; print(json.dumps([name for name in {LAZY} if name in sys.modules]))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(run.stdout) == []
+
+
+def test_the_defaults_are_those_that_were_promised() -> None:
+    def defaults(of: Callable[..., object]) -> dict[str, object]:
+        return {name: one.default for name, one in inspect.signature(of).parameters.items()}
+
+    app = defaults(bb.App.__init__)
+    assert (app["retention"], app["lease"]) == (timedelta(days=7), timedelta(seconds=30))
+    assert app["value_limit"] == 16 * 2**20
+    for starts in (bb.App.run, bb.App.stream):
+        assert defaults(starts)["wait"] == timedelta(seconds=60)
+        assert defaults(starts)["detach"] is False
+    assert defaults(bb.App.stop)["grace"] == timedelta(seconds=5)
+    options = bb.DurableOptions()
+    assert (options.retries, options.ttl) == (0, None)
+    assert not options.forward_compatible and not options.resume_on_reregister

@@ -175,6 +175,14 @@ async def test_a_list_shows_what_it_can(home: Path) -> None:
     await store.close()
 
 
+@pytest.mark.parametrize("time", [1e300, float("inf"), -1e300, "noon", b"noon"])
+async def test_a_time_that_is_none_hides_no_stream(home: Path, time: object) -> None:
+    sql(home, "UPDATE Cache SET store_time = ? WHERE key = ?", time, record(home, COUNT - 1))
+    store = FileStore(home)
+    assert [(info.name, info.length) for info in await store.list("")] == [("s", COUNT), ("t", 1)]
+    await store.close()
+
+
 @pytest.mark.parametrize(
     "statement",
     [

@@ -17,7 +17,7 @@ import pytest
 import structlog
 
 from bb.errors import StoreError, StoreFull
-from bb.stores import file, turns
+from bb.stores import file, turns, worker
 from bb.stores.file import FileStore
 from bb.stores.mounts import network_mount
 from tests.stores.processes import Locked, run, start
@@ -233,7 +233,7 @@ def test_a_directory_that_cannot_be_written_is_read_and_no_more(tmp_path: Path) 
         printed = run(
             tmp_path / place,
             """
-            import diskcache, structlog  # while there is somebody who may read where they are installed
+            import diskcache, structlog, urllib.parse  # while there is somebody who may read where they are installed
             from bb.stores import mounts
             if os.getuid() == 0:
                 os.setgid(65534); os.setuid(65534)  # nobody is stopped by modes but root
@@ -408,6 +408,22 @@ async def test_a_database_locked_for_good_is_an_error(tmp_path: Path, monkeypatc
         assert str(tmp_path) in str(caught.value)
         assert caught.value.remedy
     assert await store.append("s", 1, [RECORD]) == 2
+    await store.close()
+
+
+async def test_a_locked_database_is_waited_for_once_by_all_writes_of_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "_PATIENCE", 0.3)
+    store = FileStore(tmp_path)
+    await store.append("s", 0, [RECORD])
+    with Locked(tmp_path, 4):
+        began = time.monotonic()
+        writes = (store.append(f"t{n}", 0, [RECORD]) for n in range(20))
+        refused = await asyncio.gather(*writes, return_exceptions=True)
+        assert time.monotonic() - began < 3
+    assert all(isinstance(error, StoreError) for error in refused)
+    assert len(set(map(id, refused))) == 20  # whoever is told may write its place into the error
     await store.close()
 
 
@@ -623,6 +639,39 @@ async def test_without_threads_a_write_fails_and_does_not_hang(tmp_path: Path, m
     await store.close()
 
 
+async def test_without_a_thread_to_tidy_up_what_was_written_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(turns, "_SLOW", 60.0)
+    monkeypatch.setattr(worker, "_LINGER", 0.0)
+    store = FileStore(tmp_path)
+    lease = await store.acquire("lease", "me", 60)
+    await store.read("s")
+    store._detour = 0
+    writer = store._writer._thread
+    if writer is not None:
+        await asyncio.to_thread(writer.join)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for n in range(400):
+            assert await store.append("s", n, [RECORD], lease) == n + 1
+            assert await store.append("t", n, [RECORD]) == n + 1
+    assert len(await store.read("s")) == 400
+    await store.close()
+
+
+async def test_every_directory_that_was_made_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(file, "_sync", synced.append)
+    store = FileStore(tmp_path / "a" / "b" / "c", fsync=True)
+    await store.append("s", 0, [RECORD])
+    await store.close()
+    assert sorted(synced) == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+
+
 # --- room ---------------------------------------------------------------------------------------------------------------
 
 
@@ -719,6 +768,17 @@ async def test_the_log_does_not_grow_for_ever(tmp_path: Path) -> None:
     assert (tmp_path / "cache.db-wal").stat().st_size < 3_000_000
     await store.close()
     assert names(tmp_path) == ["cache.db", "cache.db-bb"]
+
+
+async def test_the_log_does_not_grow_with_large_records(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    lease = await store.acquire("lease", "me", 60)
+    most = 0
+    for n in range(100):
+        await store.append("s", n, [b"x" * 200_000], lease)
+        most = max(most, (tmp_path / "cache.db-wal").stat().st_size)
+    assert most < 4_000_000  # or the loop would wait for all of it to be moved at once
+    await store.close()
 
 
 async def test_listing_costs_by_streams_not_by_records(tmp_path: Path) -> None:

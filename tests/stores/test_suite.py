@@ -410,6 +410,21 @@ def test_a_loop_may_end_while_writes_are_pending(
     assert not caplog.records
 
 
+async def test_a_long_chain_of_appends_lets_others_run_and_can_be_cancelled(store: Store) -> None:
+    lease = await store.acquire("lease", "me", 60)
+    length = 0
+
+    async def chain() -> None:
+        nonlocal length
+        while True:
+            length = await store.append("s", length, [b"x"], lease)
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await chain()
+    assert len(await store.read("s")) in (length, length + 1)
+
+
 async def test_a_closed_store_opens_again(store: Store) -> None:
     pending = store.append("s", 0, [b"a"])
     await store.close()

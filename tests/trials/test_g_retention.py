@@ -52,8 +52,12 @@ async def test_trial_G4_nothing_of_a_run_outlives_it_however_it_ended(disk: Disk
     assert await app.prune() == 0
     clock.advance(2 * HOUR)
 
-    assert await app.prune() == 5
+    assert await app.prune() == 4
 
+    assert [run.run_id for run in await app.runs()] == ["submitted"]  # accepted work, which no app has begun yet
+    await app.cancel("submitted")
+    clock.advance(timedelta(hours=25))
+    assert await app.prune() == 1
     assert [name for name in await contents(app.store) if not name.startswith("tree/")] == []
     assert (await app.run("job", "hi", run_id="finished")).replayed == ()
 

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from pathlib import Path
@@ -383,6 +384,25 @@ async def test_trial_I1_the_last_to_leave_turns_off_the_light_unless_detached(
         assert work.calls == ["a", "b", "c"]
     else:
         assert await status() == "interrupted" and work.calls == ["a", "b"]
+
+
+async def test_trial_I1_one_who_joins_detached_keeps_the_run_for_all(disk: Disk, work: Work) -> None:
+    app, hold = disk.app(three(work)), work.hold("b")
+    first = asyncio.create_task(app.run("job", "hi", run_id="r"))
+    await hold.reached.wait()
+    second = asyncio.create_task(app.run("job", "hi", run_id="r", detach=True))
+    await asyncio.sleep(0.01)
+    for caller in (second, first):
+        caller.cancel()
+        with suppress(asyncio.CancelledError):
+            await caller
+    hold.go.set()
+
+    async def finished() -> bool:
+        return [run.status for run in await app.runs()] == ["finished"]
+
+    await until(finished)
+    assert work.calls == ["a", "b", "c"]
 
 
 async def test_trial_I1_a_stream_that_is_left_interrupts_its_run(disk: Disk, work: Work) -> None:

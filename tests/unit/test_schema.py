@@ -15,6 +15,7 @@ import pytest
 from typing_extensions import TypeAliasType
 
 from bb.errors import SchemaMismatch, WiringError
+from bb.redaction import forget_secrets, redact
 from bb.schema import Doc, Schema, same_shape, structure
 
 
@@ -393,3 +394,33 @@ def test_the_global_converter_changes_nothing() -> None:
         "assert bb.schema.structure('1', int) == 1\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("text", ["1e999", "-1e999", "[1.0, 1e999]"])
+def test_a_number_beyond_all_floats_is_no_infinity(text: str) -> None:
+    with pytest.raises(SchemaMismatch, match="out of range"):
+        structure(text, list[float] if text.startswith("[") else float)
+
+
+def test_a_key_error_of_the_class_is_not_a_missing_field() -> None:
+    @attrs.frozen
+    class Looked:
+        key: str
+
+        def __attrs_post_init__(self) -> None:
+            raise KeyError(self.key)
+
+    with pytest.raises(SchemaMismatch) as caught:
+        Schema(Looked).structure({"key": "nowhere"})
+    assert "nowhere" in str(caught.value)
+    assert "is missing" not in str(caught.value)
+
+
+def test_a_secret_is_masked_before_a_value_is_cut() -> None:
+    redact("s3cret-s3cret-s3cret")
+    try:
+        with pytest.raises(SchemaMismatch) as caught:
+            Schema(int).structure("x" * 45 + "s3cret-s3cret-s3cret")
+    finally:
+        forget_secrets()
+    assert "s3cret" not in str(caught.value)

@@ -258,3 +258,14 @@ async def test_an_interrupted_run_says_so_once(durable: bool) -> None:
         "CancelledError",
         "interrupted" if durable else "cancelled",
     ]
+
+
+@pytest.mark.parametrize(("kind", "event"), [(bb.All, "all.start"), (bb.One, "one.start"), (bb.Group, "group.start")])
+async def test_a_composite_says_that_it_begins_and_where(kind: type[bb.All | bb.One | bb.Group], event: str) -> None:
+    seen = bb.Recorder()
+
+    await bb.run(kind(talk("a").with_id("a")).with_id("side").next(bb.Respond()).with_id("job"), "hi", trace=seen)
+
+    assert seen.kinds() == ["run.start", event, "flow.start", "flow.end", "respond", "run.end"]
+    (begins,) = [one for one in seen.events if one.kind == event]
+    assert (begins.path, begins.flow) == ("job/side", "side") and begins.at.tzinfo is not None

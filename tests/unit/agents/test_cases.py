@@ -510,3 +510,12 @@ def test_case_105_unresolved_is_what_no_result_anywhere_answers() -> None:
     late = [assistant("").with_calls(CALL), Message("wait"), Message(role="tool").with_results(CALL.result("x"))]
     assert unresolved(late) == ()
     assert unresolved([*late, assistant("").with_calls(AGAIN)]) == (AGAIN,)
+
+
+async def test_a_model_that_yields_something_else_is_no_empty_answer() -> None:
+    class Stray:
+        async def stream(self, _: ModelRequest, /) -> Any:
+            yield b"bytes"
+
+    with pytest.raises(WiringError, match=r"Stray\.stream yielded something of type bytes"):
+        await chat(Stray()).ask()

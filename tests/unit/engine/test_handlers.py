@@ -226,3 +226,27 @@ async def test_a_bad_answer_that_is_replayed_beside_a_new_question_is_asked_anew
 
     assert (await app.run(flow, "hi", run_id="r")).answer == "fine"
     assert model.asked["first"] == 2
+
+
+async def test_a_step_that_outlives_its_handler_is_not_recorded(disk: Disk) -> None:
+    go, left = asyncio.Event(), list[asyncio.Task[str]]()
+
+    async def slow() -> str:
+        await go.wait()
+        return "late"
+
+    async def body(turn: bb.Turn) -> None:
+        left.append(asyncio.ensure_future(turn.step("slow", slow)))
+        await asyncio.sleep(0)
+        turn.reply("gone")
+
+    async def wait(turn: bb.Turn) -> None:
+        go.set()
+        (error,) = await asyncio.gather(*left, return_exceptions=True)
+        turn.reply(type(error).__name__)
+
+    app = disk.app()
+    flow = flow_of("a", body).next(flow_of("b", wait)).with_id("job").durable()
+
+    assert (await app.run(flow, "hi", run_id="r")).answer == "Closed"
+    assert not any(b"late" in record for record in await app.store.read("run/r"))

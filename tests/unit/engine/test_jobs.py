@@ -11,6 +11,7 @@ import structlog
 
 import bb
 from bb.engine import jobs
+from bb.log import run_stream
 from bb.testing.clock import ManualClock
 from bb.testing.mock_store import MockStore
 from tests.trials.kit import Disk, Work, cut_off, mocked, until
@@ -305,3 +306,70 @@ async def test_a_cancelled_job_is_no_error(disk: Disk, work: Work) -> None:
         await until(lambda: not app._jobs._busy)
 
     assert logs == [] and [info.status for info in await app.runs()] == ["cancelled"]
+
+
+@pytest.mark.parametrize("registered", [True, False])
+async def test_a_job_that_waits_outlasts_the_retention(work: Work, registered: bool) -> None:
+    # no app was started for longer than finished runs are kept: what was accepted is neither dropped nor begun with nothing
+    clock, store = ManualClock(auto=True), bb.MemStore()
+    flow = work.flow("a").durable()
+    before = bb.App(store=store, clock=clock)
+    before.register(flow)
+    for n in range(3):
+        await before.submit("a", f"input {n}", run_id=f"j{n}")
+    clock.advance(timedelta(days=8))
+    app = bb.App(store=store, clock=clock, workers=1)
+    if registered:
+        app.register(flow)
+    await app.start()
+    await asyncio.sleep(0.05)
+    assert await app.prune() == 0
+    app.register(flow)
+
+    await all_finished(app, 3)
+    for n in range(3):
+        outcome = await app.run("a", f"input {n}", run_id=f"j{n}")
+        assert outcome.replayed == ("a",)
+    assert work.heard["a"] == ("input 2",) and work.count("a") == 3
+    await app.stop()
+
+
+async def test_a_job_that_was_dropped_before_its_turn_is_not_begun_with_nothing(work: Work) -> None:
+    store = bb.MemStore()
+    flow = work.flow("a").durable()
+    app = bb.App(store=store, workers=1)
+    app.register(flow)
+    async with app:
+        hold = work.hold("a")
+        await app.submit("a", "first", run_id="j0")
+        await hold.reached.wait()
+        await app.submit("a", "second", run_id="j1")
+        await store.delete(run_stream("j1"))  # as `prune` of another process may
+        hold.go.set()
+        await until(lambda: work.count("a") == 1)
+        await asyncio.sleep(0.05)
+
+        assert work.calls == ["a"] and [run.run_id for run in await app.runs()] == ["j0"]
+
+
+async def test_a_job_that_was_cancelled_or_failed_before_its_turn_is_not_run(disk: Disk, work: Work) -> None:
+    app = disk.app(work.flow("a").durable(), work.flow("b").durable(), workers=1)
+    async with app:
+        hold = work.hold("a")
+        await app.submit("a", "first", run_id="j0")
+        await hold.reached.wait()
+        await app.submit("b", "second", run_id="cancelled")
+        await app.submit("b", "third", run_id="failed")
+        await app.submit("b", "fourth", run_id="done")
+        await app.cancel("cancelled")
+        work.fail("b", 1)
+        with pytest.raises(bb.AgentFailed):
+            await app.run("b", "third", run_id="failed")  # a caller did not wait for its turn
+        await app.run("b", "fourth", run_id="done")
+        hold.go.set()
+        await asyncio.sleep(0.1)
+
+        told = {run.run_id: run.status for run in await app.runs()}
+        assert told == {"j0": "finished", "cancelled": "cancelled", "failed": "failed", "done": "finished"}
+        assert work.calls == ["a", "b", "b"]
+        assert (await app.run("b", run_id="cancelled")).answer == "b"  # who wants it can still have it

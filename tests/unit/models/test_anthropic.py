@@ -256,3 +256,19 @@ async def test_a_call_whose_input_is_no_json_is_sent_as_text() -> None:
     async with serving(Answer(anthropic({"text": ["a"]}))) as wire:
         await ask(wire, ModelRequest(chat))
     assert wire.requests[0].body["messages"][1]["content"][0]["input"] == {"input": "{half"}
+
+
+async def test_the_input_of_a_tool_that_the_server_runs_is_no_call() -> None:
+    events = anthropic({"tool": "search", "id": "s1", "json": ["{}"]}, {"text": ["hi"]})
+    events = [event.replace('"tool_use"', '"server_tool_use"') for event in events]
+    async with serving(Answer(events)) as wire:
+        assert [chunk for chunk in await ask(wire) if not isinstance(chunk, Usage)] == ["hi"]
+
+
+@pytest.mark.parametrize("input", ['{"a": NaN}', '{"a": 1e999}', "[" * 100_000], ids=["nan", "huge", "deep"])
+async def test_a_call_whose_input_cannot_be_sent_does_not_block_the_chat(input: str) -> None:
+    call = ToolCall("c1", "lookup", input)
+    chat = [Message("hi"), assistant("").with_calls(call), Message(role="tool").with_results(call.result("x"))]
+    async with serving(Answer(anthropic({"text": ["ok"]}))) as wire:
+        assert "ok" in await ask(wire, ModelRequest(chat))
+    assert wire.requests[0].body["messages"][1]["content"][0]["input"] == {"input": input}

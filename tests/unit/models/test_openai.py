@@ -298,3 +298,31 @@ async def test_calls_without_an_index_begin_with_their_id() -> None:
     ]
     async with serving(Answer(openai(*deltas, finish="tool_calls"))) as wire:
         assert await ask(wire) == [ToolCall("c1", "lookup", '{"q": 1}'), ToolCall("c2", "lookup", "{}")]
+
+
+def part(index: int | None, id: str | None, name: str | None, arguments: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [part(0, "a", "f", "{"), part(1, "b", "g", "["), part(0, None, None, "}"), part(1, None, None, "]")],
+        [part(0, "a", "f", "{"), part(0, None, None, "}"), part(0, "b", "g", "["), part(0, None, None, "]")],
+        [part(0, "a", "f", "{"), part(0, "a2", None, "}"), part(1, "b", "g", "["), part(1, "b2", None, "]")],
+        [part(None, "a", "f", "{"), part(None, None, None, "}"), part(None, "b", "g", "["), part(None, "b", None, "]")],
+    ],
+    ids=["interleaved", "one index for all", "an id for each part", "no index"],
+)
+async def test_the_parts_of_calls_find_together(parts: list[dict[str, Any]]) -> None:
+    async with serving(Answer(openai(*parts))) as wire:
+        assert await ask(wire) == [ToolCall("a", "f", "{}"), ToolCall("b", "g", "[]")]
+
+
+async def test_chunks_that_leave_out_what_they_must_have() -> None:
+    events = openai({"content": "a"}, {}, usage={"prompt_tokens": 3, "completion_tokens": 4})
+    events.insert(1, 'data: {"id": "c1", "choices": [{"index": 0, "finish_reason": null}]}\n\n')
+    events = [event.replace('"choices": []', '"choices": null') for event in events]
+    async with serving(Answer(events)) as wire:
+        assert await ask(wire) == ["a", Usage(3, 4)]

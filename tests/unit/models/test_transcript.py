@@ -65,6 +65,10 @@ def test_retry_after() -> None:
     assert retry_after({"retry-after": "2.5"}) == 2.5
     assert retry_after({"retry-after": "soon"}) is None
     assert retry_after({"retry-after-ms": "250", "retry-after": "9"}) == 0.25
+    for never in ("9" * 400, "nan", "inf", "-5"):
+        assert retry_after({"retry-after": never}) is None
+    for never in ("inf", "nan", "1e400"):
+        assert retry_after({"retry-after-ms": never}) is None
     later = retry_after({"retry-after": format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)})
     assert later is not None and 55 < later <= 60
 
@@ -73,3 +77,7 @@ def test_unwrapping_leaves_what_is_not_wrapped() -> None:
     assert unwrapped('{"value": "ü"}') == '"ü"'
     assert unwrapped('{"value": 1, "more": 2}') == '{"value": 1, "more": 2}'
     assert unwrapped("no json") == "no json"
+
+
+def test_an_answer_nested_beyond_reason_is_left_to_the_schema() -> None:
+    assert unwrapped("[" * 100_000) == "[" * 100_000
