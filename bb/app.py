@@ -245,7 +245,7 @@ class App:
             session_id: the session it belongs to; by default one of its own.
             detach: let the run go on when every caller has gone.
             replace: give up what is known of this run id, and start over.
-            fresh: ignore checkpoints of earlier runs of the session.
+            fresh: ignore checkpoints of earlier runs of the session; no kind of flow makes any yet.
             wait: how long to wait for another process that has the run.
 
         Raises:

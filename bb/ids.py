@@ -7,6 +7,7 @@ import uuid
 from typing import Final
 
 from bb.errors import InvalidId
+from bb.redaction import redacted
 
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -19,7 +20,8 @@ def check_id(value: object, what: str) -> str:
     """
     if isinstance(value, str) and _ID.fullmatch(value):
         return value
-    shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+    shown = redacted(repr(value))
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     raise InvalidId(f"{shown} is no {what}", remedy="use 1 to 128 characters of A-Z a-z 0-9 . _ : -")
 
 

@@ -21,6 +21,7 @@ from bb.place import Place, here, leave
 
 _FIRST_PAUSE = 0.5  # seconds; doubled per retry
 _LONGEST_PAUSE = 30.0
+_LONGEST_WAIT = 3600.0  # seconds that a provider may ask for; a date far off is its mistake
 
 
 async def perform(node: Node, state: State, path: str, ctx: Context) -> State:
@@ -137,11 +138,11 @@ async def _durable(node: Node, flow: DurableFlow, state: State, path: str, ctx: 
 
 
 def _pause(tried: int, jitter: float, error: BaseException) -> float:
-    """Seconds until the next try: exponential with half of it random, and never sooner than a provider asked for."""
+    """Seconds until the next try: exponential with half of it random, and no sooner than a provider asked for."""
     pause: float = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(tried, 16)) * (0.5 + jitter / 2)
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UpstreamError) and cause.retry_after is not None:
-            pause = max(pause, cause.retry_after)
+            pause = max(pause, min(cause.retry_after, _LONGEST_WAIT))
         cause = cause.__cause__
     return pause

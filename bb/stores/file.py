@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -182,10 +182,9 @@ class _Records(diskcache.Cache):
         shrinkable = self.ready and not self._reads
         link = self.abandon()
         if link is not None:
-            with suppress(sqlite3.Error):
+            with suppress(sqlite3.Error), closing(link):
                 if shrinkable:
                     _shrink(link)
-                link.close()
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
@@ -200,8 +199,12 @@ class _Records(diskcache.Cache):
     def _connect_to_write(self) -> sqlite3.Connection:
         link = _link(str(self._path))
         new = () if self._path.stat().st_size else _NEW
-        for pragma in (*new, *_PRAGMAS, f"synchronous = {self._synchronous}"):
-            link.execute(f"PRAGMA {pragma}").fetchall()
+        try:
+            for pragma in (*new, *_PRAGMAS, f"synchronous = {self._synchronous}"):
+                link.execute(f"PRAGMA {pragma}").fetchall()
+        except BaseException:  # another process is setting it up: the next try makes another
+            link.close()
+            raise
         return link
 
     def _connect_to_read(self) -> sqlite3.Connection:
@@ -209,7 +212,7 @@ class _Records(diskcache.Cache):
         link = _link(uri)
         try:
             link.execute("SELECT count(*) FROM sqlite_master").fetchall()
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             link.close()
             log = Path(f"{self._path}-wal")
             if _code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) or (
