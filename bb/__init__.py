@@ -13,10 +13,11 @@ from bb.agents.chat import ModelChat
 from bb.agents.reply import ModelReply
 from bb.agents.tool import Tool
 from bb.agents.turn import Turn
-from bb.app import RESUME, App, RunStream, run, run_sync
+from bb.app import RESUME, App, run, run_sync
 from bb.check import Problem, check
 from bb.clock import Clock, SystemClock
 from bb.engine.outcome import Outcome, RunInfo
+from bb.engine.stream import RunStream
 from bb.errors import (
     AgentFailed,
     BBError,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal, NoReturn, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 from bb.agents.answer import Answer
 from bb.check import Problem, agents_of, check, refuse
@@ -16,12 +16,11 @@ from bb.clock import Clock, SystemClock
 from bb.codec import Codec, Types
 from bb.engine.archive import Archive
 from bb.engine.ask import Ask
-from bb.engine.delivery import Listener
 from bb.engine.jobs import Jobs
-from bb.engine.live import Live
 from bb.engine.outcome import Outcome, RunInfo
 from bb.engine.plan import Plan, prepare
 from bb.engine.runner import Runner
+from bb.engine.stream import STREAM_ADVICE, RunStream
 from bb.errors import InvalidInput, UnknownFlow, WiringError
 from bb.flows.tree import AnyFlow, DurableFlow, NamedFlow
 from bb.ids import check_id, fresh_id
@@ -46,69 +45,6 @@ InputLike: TypeAlias = str | Message | Sequence[Message] | Input
 """Text and a message start a chat of one user message; a sequence is the chat so far."""
 
 _ADHOC: Final = 256  # flows that were run without being registered and are kept prepared
-
-
-_STREAM: Final = "call it inside a running loop: async with app.stream(...) as text: async for chunk in text: ..."
-
-
-class RunStream:
-    """A run whose text is read while it is made: iterate it, then ask for the outcome."""
-
-    def __init__(self, live: Live) -> None:
-        self.run_id = live.run_id
-        self._live = live
-        self._listener: Listener = live.delivery.listen()
-        self._outcome: asyncio.Future[Outcome] = asyncio.ensure_future(live.outcome())
-        self._outcome.add_done_callback(_seen)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        """Leave the run: unless others wait for it or it was started with `detach`, it is interrupted."""
-        self._leave()
-        if not self._outcome.done():
-            await asyncio.wait([self._outcome])
-
-    def _leave(self) -> None:
-        self._live.delivery.leave(self._listener)
-        # not at once: cancelled before its first step it would never be counted out, and the run go on for nobody
-        if not self._outcome.done():
-            self._outcome.get_loop().call_soon(self._outcome.cancel)
-
-    async def __aiter__(self) -> AsyncIterator[str]:
-        """The text as it comes, stage by stage; joined it is the answer.
-
-        Raises:
-            StreamBroken: streamed text became void, because its step failed and is tried again.
-            BBError: the run failed.
-        """
-        async for chunk in self._listener.chunks():
-            yield chunk
-        await self.outcome()
-
-    if not TYPE_CHECKING:  # a type checker sees by itself that these are not for streams
-
-        def __await__(self) -> None:
-            self._misused("awaited")
-
-        def __enter__(self) -> None:
-            self._misused("entered by a plain with")
-
-        def __exit__(self, *exc: object) -> None:
-            """Never called: `with` looks for it before it enters."""
-
-        def _misused(self, how: str) -> NoReturn:
-            self._leave()
-            raise WiringError(f"a stream was {how}", remedy=_STREAM)
-
-    async def outcome(self) -> Outcome:
-        """How the run came out.
-
-        Raises:
-            BBError: it failed, was refused or was interrupted.
-        """
-        return await asyncio.shield(self._outcome)
 
 
 class App:
@@ -283,7 +219,7 @@ class App:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            raise WiringError("app.stream was called outside a running event loop", remedy=_STREAM) from None
+            raise WiringError("app.stream was called outside a running event loop", remedy=STREAM_ADVICE) from None
         ask = self._ask(flow, input, params, run_id, session_id, detach=detach, replace=replace, fresh=fresh, wait=wait)
         return RunStream(self._runner.join(ask))
 
@@ -440,11 +376,6 @@ def _input(value: object) -> Input:
                 f"{type(value).__name__} is no input",
                 remedy="give text, a Message, a list of Messages or an Input; leave it out to go on with the run",
             )
-
-
-def _seen(future: asyncio.Future[Outcome]) -> None:
-    if not future.cancelled():
-        future.exception()  # whoever did not ask for the outcome did not want it
 
 
 async def run(

@@ -105,7 +105,7 @@ class Live:
 
         async def wait() -> None:
             done = asyncio.wrap_future(_view(self._done))
-            done.add_done_callback(_seen)
+            done.add_done_callback(seen)
             await asyncio.wait([done], timeout=seconds)
 
         return asyncio.ensure_future(wait())
@@ -155,7 +155,8 @@ class Live:
         return Interrupted(f"run {self.run_id} was interrupted", flow=self.flow, remedy="run it again with its run id")
 
 
-def _seen(future: asyncio.Future[Outcome]) -> None:
+def seen(future: asyncio.Future[Outcome]) -> None:
+    """Take note of how a run ended, for those who never ask."""
     if not future.cancelled():
         future.exception()  # how it ended is told to those who ask for the outcome
 
