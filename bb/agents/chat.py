@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Generic, NoReturn, Self, cast, final
 
 from attrs import evolve, field, frozen
@@ -15,6 +15,7 @@ from bb.agents.invoke import told
 from bb.agents.ports import SharedChat
 from bb.agents.reply import Feed, ModelReply
 from bb.agents.tool import Tool
+from bb.agents.turn import Turn
 from bb.errors import (
     Closed,
     Interruption,
@@ -59,7 +60,6 @@ class ModelChat(Generic[T]):
 
     def __init__(
         self,
-        *,
         agent: Agent[T],
         model: Model | None,
         ledger: Ledger,
@@ -75,7 +75,7 @@ class ModelChat(Generic[T]):
         self._request = request
         self._shared = shared
         self._live = live
-        self._streaming: Callable[[], bool] = lambda: True
+        self._turn: Turn | None = None
         self._flow = flow
         self._path = path
         self._added: list[Message] = []
@@ -164,7 +164,7 @@ class ModelChat(Generic[T]):
         """
         asked = self._take()
         request = self._request_of((*self.messages, *_messages(messages)), asked, asked.choice)
-        if self._live and self._streaming() and request.schema is None:
+        if self._live and (self._turn is None or self._turn.streaming) and request.schema is None:
             return self._ask_live(request)
         return self._reply(await self._answer(request, Feed()))
 
@@ -207,12 +207,12 @@ class ModelChat(Generic[T]):
             remedy="raise with_max_rounds, or ask once more without tools: the finished rounds are in the chat",
         )
 
-    def live_while(self, streaming: Callable[[], bool]) -> None:
-        """Hand answers back while they arrive only at times when `streaming()` is true, if this chat may do it at all.
+    def live_in(self, turn: Turn) -> None:
+        """Hand answers back while they arrive only inside a live stream of this turn, if this chat may do it at all.
 
         Elsewhere a handler need not know whether a client watches: what it gets is whole.
         """
-        self._streaming = streaming
+        self._turn = turn
 
     def close(self) -> bool:
         """The handler has returned: every method raises `Closed`. Whether answers are still arriving, for `aclose`."""

@@ -17,7 +17,7 @@ async def handle(agent: Agent[T], turn: Turn, chat: ModelChat[T]) -> None:
     Raises:
         WiringError: the handler returned a value, which nobody would get.
     """
-    chat.live_while(lambda: turn.streaming)
+    chat.live_in(turn)
     work: Awaitable[object] = agent.handler(turn, chat) if agent.handler is not None else answer(turn, chat)
     returned = await work
     if returned is not None:

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Protocol
 
-from bb.messages import Message
+from attrs import frozen
+
+from bb.messages import Message, Request
+
+_NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
+
+
+@frozen
+class Sent:
+    """What came with a run beside its messages."""
+
+    request: Request = Request()
+    payload: object = None
+    metadata: Mapping[str, object] = _NOTHING
+    params: Mapping[str, object] = _NOTHING
+
+
+NOTHING_SENT: Final = Sent()
 
 
 class SharedChat(Protocol):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
-from typing import Any, Final, ParamSpec, TypeVar, cast, final, overload
+from typing import Any, ParamSpec, TypeVar, cast, final, overload
 
 from bb.agents.invoke import invoke, told
 from bb.agents.links import Linked, linked
-from bb.agents.ports import Floor, Gates, SharedChat, Sink
+from bb.agents.ports import NOTHING_SENT, Floor, Gates, Sent, SharedChat, Sink
 from bb.agents.reply import ModelReply
 from bb.errors import Closed, Fatal, Interruption, InvalidInput, SchemaMismatch, WiringError
 from bb.ids import check_id
@@ -20,9 +20,6 @@ from bb.schema import Schema
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-NO_REQUEST: Final = Request()
-NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 @final
@@ -99,8 +96,9 @@ class _Said:
         self.calls: dict[str, ToolCall] = {}
 
     def now(self) -> Message:
-        base = self.message if self.message is not None or self.reply is None else self.reply.message
-        message = base if base is not None else Message(role="assistant")
+        message = self.message
+        if message is None:
+            message = self.reply.message if self.reply is not None else Message(role="assistant")
         if not self.calls:
             return message
         held = {call.id for call in message.calls}
@@ -131,15 +129,11 @@ class Turn:
 
     def __init__(
         self,
-        *,
         messages: Sequence[Message],
         ledger: Ledger,
         floor: Floor,
         gates: Gates,
-        request: Request = NO_REQUEST,
-        payload: object = None,
-        metadata: Mapping[str, object] = NOTHING,
-        params: Mapping[str, object] = NOTHING,
+        sent: Sent = NOTHING_SENT,
         shared: SharedChat | None = None,
         run_id: str = "",
         path: str = "",
@@ -149,10 +143,7 @@ class Turn:
         self._ledger = ledger
         self._floor = floor
         self._gates = gates
-        self._request = request
-        self._payload = payload
-        self._metadata = metadata
-        self._params = MappingProxyType(dict(params))
+        self._sent = sent
         self._shared = shared
         self._run_id = run_id
         self._path = path
@@ -188,12 +179,12 @@ class Turn:
     @property
     def request(self) -> Request:
         """The parameters the client sent along."""
-        return self._request
+        return self._sent.request
 
     @property
     def params(self) -> Mapping[str, object]:
         """The parameters this flow was called with (read only)."""
-        return self._params
+        return MappingProxyType(self._sent.params)
 
     @property
     def run_id(self) -> str:
@@ -206,7 +197,7 @@ class Turn:
         Raises:
             WiringError: `type_` has no schema.
         """
-        return None if self._payload is None else _decoded(self._payload, type_)
+        return None if self._sent.payload is None else _decoded(self._sent.payload, type_)
 
     def metadata(self, type_: type[T]) -> T | None:
         """What came beside the payload (such as headers), as a `type_`; None when there is none or it does not fit.
@@ -214,7 +205,7 @@ class Turn:
         Raises:
             WiringError: `type_` has no schema.
         """
-        return _decoded(dict(self._metadata), type_) if self._metadata else None
+        return _decoded(dict(self._sent.metadata), type_) if self._sent.metadata else None
 
     @property
     def path(self) -> str:
@@ -369,7 +360,8 @@ class Turn:
         for said in self._said:
             if said.message is None and said.reply is not None:
                 said.message = (await said.reply.done()).message
-                self._share(said)
+                if self._shared is not None:
+                    self._shared.append(said.now())
 
     def close(self) -> None:
         """The handler has returned: from now on every acting method raises `Closed`."""
@@ -393,11 +385,7 @@ class Turn:
 
     def _say(self, said: _Said) -> None:
         self._said.append(said)
-        if said.message is not None:
-            self._share(said)
-
-    def _share(self, said: _Said) -> None:
-        if self._shared is not None:
+        if self._shared is not None and said.message is not None:
             self._shared.append(said.now())
 
     def _live(self) -> Sequence[Message]:

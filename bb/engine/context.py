@@ -46,6 +46,7 @@ class Context:
     run: Run
     lane: Lane
     model: Model | None = None
+    """The nearest one: of a flow around, or the app's."""
     scope: ActiveScope | None = None
     shared: Shared | None = None
     seat: Seat | None = None

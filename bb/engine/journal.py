@@ -174,7 +174,7 @@ class LogJournal:
         return record
 
     async def _enqueue(self, facts: Sequence[Fact], records: list[bytes]) -> None:
-        future = Written[None](loop=asyncio.get_running_loop())
+        future: asyncio.Future[None] = Written(loop=asyncio.get_running_loop())
         self._queue.append((facts, records, future))
         if not self._busy:
             self._drain_later()

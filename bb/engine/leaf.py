@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from attrs import evolve
 
@@ -22,9 +22,11 @@ from bb.flows.tree import Flow
 from bb.log import Delta
 from bb.logs import warning
 from bb.messages import NO_USAGE, SEPARATOR, Message, Usage, spoken
-from bb.models.base import Model
 from bb.place import here, leave
 from bb.redaction import has_secrets, redacted, settled
+
+Taken: TypeAlias = tuple[Turn, HandlerLedger]
+"""A turn that was taken, and what its handler spent and opened."""
 
 
 async def run_agents(node: Node, flow: Flow, state: State, path: str, ctx: Context) -> State:
@@ -46,23 +48,25 @@ async def run_agents(node: Node, flow: Flow, state: State, path: str, ctx: Conte
         await ctx.seat.pass_through()
     if run.tracer is not None:
         run.emit("flow.start", path, node.name)
-    began = run.clock.monotonic()
-    ctx = ctx.under(flow.model)
-    floor = LeafFloor(node, state, ctx, len(flow.agents)) if run.delivery.has_listeners else NO_FLOOR
-    speakers = [Speaker(agent, i, floor, node, state, path, ctx) for i, agent in enumerate(flow.agents)]
+    timed = scope is not None or run.tracer is not None
+    began = run.clock.monotonic() if timed else 0.0
+    ctx, agents = ctx.under(flow.model), flow.agents
+    floor = LeafFloor(node, state, ctx, len(agents)) if run.delivery.has_listeners else NO_FLOOR
+    chat = state.chat if ctx.shared is None else ctx.shared.view()
     try:
-        if len(speakers) == 1:
-            await speakers[0].speak()
+        if len(agents) == 1:
+            taken = [await _speak(agents[0], 0, chat, floor, node, path, ctx)]
         else:
-            await together([speaker.speak() for speaker in speakers], to_end=scope is not None)
+            speakers = [_speak(agent, i, chat, floor, node, path, ctx) for i, agent in enumerate(agents)]
+            taken = await together(speakers, to_end=scope is not None)
         try:
-            delta = _sum(speakers, node, path)
+            delta = _sum(taken, node, path)
         except (SelectConflict, UnknownSelect):
-            for speaker in speakers:  # what they picked is what their models said
-                await speaker.ledger.forget_last_answer()
+            for _, ledger in taken:  # what they picked is what their models said
+                await ledger.forget_last_answer()
             raise
         floor.check(delta.messages)
-        took = run.clock.monotonic() - began
+        took = run.clock.monotonic() - began if timed else 0.0
         if scope is not None:
             ctx.lane.check()
             delta = await scope.save(path, delta, took)
@@ -76,6 +80,55 @@ async def run_agents(node: Node, flow: Flow, state: State, path: str, ctx: Conte
             run.emit("select", path, node.name, delta.selected)
         run.emit("flow.end", path, node.name, dur=took, usage=delta.usage)
     return state.plus(delta)
+
+
+async def _speak(
+    agent: Agent[Any],
+    index: int,
+    chat: Sequence[Message],
+    floor: LeafFloor | NoFloor,
+    node: Node,
+    path: str,
+    ctx: Context,
+) -> Taken:
+    """Run the handler of one agent; whatever it raises ends as one of bb's errors."""
+    run, scope, shared = ctx.run, ctx.scope, ctx.shared
+    # keyword arguments would cost as much again as the objects, here where every step makes them
+    ledger = HandlerLedger(ctx, path, index)
+    turn = Turn(chat, ledger, floor, ledger, run.sent(), shared, run.run_id, path, node.name)
+    model = agent.model if agent.model is not None else ctx.model
+    talk = ModelChat(agent, model, ledger, run.input.request, shared, floor.free, node.name, path)
+    token = here.set(ledger.place)
+    try:
+        await handle(agent, turn, talk)
+        if floor.streamed:
+            await floor.flush()
+    except Interruption:
+        raise
+    except (Exception, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and (is_cancelled() or ctx.lane.closed):
+            raise  # any other came from a task of the handler's own, and is a failure like all others
+        if scope is not None:
+            scope.journal.check()
+        await ledger.forget_last_answer()
+        said, advice = str(error), ""
+        if isinstance(error, BBError) and error.path in ("", path):
+            said, advice = error.message, error.remedy  # the place is said once
+        raise AgentFailed(
+            f"agent {agent.name or index} failed: {type(error).__name__}: {said}",
+            flow=node.name,
+            path=path,
+            remedy=advice,
+        ) from error
+    finally:
+        leave(token)
+        turn.close()
+        ledger.close()
+        if talk.close():
+            await talk.aclose()
+    if scope is not None:
+        scope.journal.check()  # however much the handler swallowed
+    return turn, ledger
 
 
 def _replay(delta: Delta, node: Node, state: State, path: str, ctx: Context) -> State:
@@ -99,10 +152,10 @@ async def _discard(delta: Delta, node: Node, path: str, ctx: Context) -> None:
     await ctx.scope.forget(path)
 
 
-def _sum(speakers: Sequence[Speaker], node: Node, path: str) -> Delta:
+def _sum(taken: Sequence[Taken], node: Node, path: str) -> Delta:
     """What the agents said together, in declaration order."""
-    if len(speakers) == 1:
-        turn, ledger = speakers[0].turn, speakers[0].ledger
+    if len(taken) == 1:
+        turn, ledger = taken[0]
         if turn.selected is not None:
             check_pick(turn.selected, node.ahead.picks, node.name, path)
         return Delta(tuple(turn.replies), turn.selected, turn.value, ledger.usage, ledger.opened)
@@ -110,13 +163,13 @@ def _sum(speakers: Sequence[Speaker], node: Node, path: str) -> Delta:
     value: object = None
     usage: Usage = NO_USAGE
     gates: list[str] = []
-    for speaker in speakers:
-        if replies := speaker.turn.replies:
+    for turn, ledger in taken:
+        if replies := turn.replies:
             messages += replies
-            value = speaker.turn.value
-        usage = usage + speaker.ledger.usage
-        gates += speaker.ledger.opened
-    selected = one_pick([speaker.turn.selected for speaker in speakers], path)
+            value = turn.value
+        usage = usage + ledger.usage
+        gates += ledger.opened
+    selected = one_pick([turn.selected for turn, _ in taken], path)
     if selected is not None:
         check_pick(selected, node.ahead.picks, node.name, path)
     return Delta(tuple(messages), selected, value, usage, tuple(gates))
@@ -136,95 +189,6 @@ def check_pick(selected: str, picks: frozenset[str] | None, flow: str, path: str
             path=path,
             remedy=f"select one of {', '.join(sorted(picks)) or 'none: every member lacks an id'}",
         )
-
-
-class Speaker:
-    """One agent at its turn."""
-
-    def __init__(
-        self,
-        agent: Agent[Any],
-        index: int,
-        floor: LeafFloor | NoFloor,
-        node: Node,
-        state: State,
-        path: str,
-        ctx: Context,
-    ) -> None:
-        run = ctx.run
-        self.agent = agent
-        self.ledger = HandlerLedger(ctx, path, index)
-        self._index = index
-        self._node = node
-        self._path = path
-        self._ctx = ctx
-        self._floor = floor
-        shared = ctx.shared
-        payload, metadata, params = run.given()
-        self.turn = Turn(
-            messages=state.chat if shared is None else shared.view(),
-            ledger=self.ledger,
-            floor=floor,
-            gates=self.ledger,
-            request=run.input.request,
-            payload=payload,
-            metadata=metadata,
-            params=params,
-            shared=shared,
-            run_id=run.run_id,
-            path=path,
-            flow=node.name,
-        )
-
-    async def speak(self) -> None:
-        """Run the handler; whatever it raises ends as one of bb's errors."""
-        run = self._ctx.run
-        chat: ModelChat[Any] = ModelChat(
-            agent=self.agent,
-            model=self._model(),
-            ledger=self.ledger,
-            request=run.input.request,
-            shared=self._ctx.shared,
-            live=self._floor.free,
-            flow=self._node.name,
-            path=self._path,
-        )
-        token = here.set(self.ledger.place)
-        try:
-            await handle(self.agent, self.turn, chat)
-            if self._floor.streamed:
-                await self._floor.flush()
-        except Interruption:
-            raise
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and (is_cancelled() or self._ctx.lane.closed):
-                raise  # any other came from a task of the handler's own, and is a failure like all others
-            if self._ctx.scope is not None:
-                self._ctx.scope.journal.check()
-            await self.ledger.forget_last_answer()
-            said, advice = str(error), ""
-            if isinstance(error, BBError) and error.path in ("", self._path):
-                said, advice = error.message, error.remedy  # the place is said once
-            raise AgentFailed(
-                f"agent {self.agent.name or self._index} failed: {type(error).__name__}: {said}",
-                flow=self._node.name,
-                path=self._path,
-                remedy=advice,
-            ) from error
-        finally:
-            leave(token)
-            self.turn.close()
-            self.ledger.close()
-            if chat.close():
-                await chat.aclose()
-        if self._ctx.scope is not None:
-            self._ctx.scope.journal.check()  # however much the handler swallowed
-
-    def _model(self) -> Model | None:
-        """The nearest model: the agent's, its flow's, that of the flows around it, the app's."""
-        if self.agent.model is not None:
-            return self.agent.model
-        return self._ctx.model if self._ctx.model is not None else self._ctx.run.model
 
 
 class LeafFloor:

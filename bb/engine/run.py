@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from attrs import Factory, define, field
 
+from bb.agents.ports import Sent
 from bb.clock import Clock
 from bb.codec import Codec
 from bb.engine.delivery import Delivery
@@ -18,7 +19,6 @@ from bb.errors import SelectConflict
 from bb.log import Delta
 from bb.logs import warning
 from bb.messages import NO_USAGE, Input, Message, Usage, spoken
-from bb.models.base import Model
 from bb.trace import Event, EventKind, Tracer
 
 
@@ -110,7 +110,6 @@ class Run:
     plan: Plan
     input: Input
     params: Mapping[str, object]
-    model: Model | None
     clock: Clock
     codec: Codec
     tracer: Tracer | None
@@ -122,22 +121,26 @@ class Run:
     stage_claimed: bool = False
     trees: set[str] = field(factory=set)
     """Signatures whose tree the store has already; shared by all runs of an app."""
+    _sent: Sent = field(init=False)
+
+    @_sent.default
+    def _of_input(self) -> Sent:
+        return Sent(self.input.request, self.input.payload, self.input.metadata, self.params)
 
     @property
     def attempt(self) -> int:
         """Which attempt of the run this is, from 1."""
         return max(1, self.journal.history.attempts) if self.journal is not None else 1
 
-    def given(self) -> tuple[object, Mapping[str, object], Mapping[str, object]]:
-        """Payload, metadata and params for one handler; in a durable run its own copy.
+    def sent(self) -> Sent:
+        """What came with the run, for one handler; in a durable run its own copy.
 
-        A replay skips the handlers before, so what they do to these must not be seen by those after them.
+        A replay skips the handlers before, so what they do to it must not be seen by those after them.
         """
-        input, params = self.input, self.params
-        given = (input.payload, input.metadata, params)
-        if self.journal is None or (input.payload is None and not input.metadata and not params):
-            return given
-        return deepcopy(given)
+        sent = self._sent
+        if self.journal is None or (sent.payload is None and not sent.metadata and not sent.params):
+            return sent
+        return Sent(sent.request, *deepcopy((sent.payload, sent.metadata, sent.params)))
 
     def spend(self, usage: Usage) -> None:
         """Count tokens."""

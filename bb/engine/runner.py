@@ -331,7 +331,7 @@ class Runner:
     async def _walk(self, run: Run, lane: Lane) -> Outcome:
         given = run.input.messages
         seed = len(given)
-        context = Context(run, lane)
+        context = Context(run, lane, self._model)
         state = await perform(run.plan.root, State(tuple(given), seed), run.plan.root.segment, context)
         run.delivery.complete(state.answer)
         return Outcome(
@@ -351,7 +351,6 @@ class Runner:
             plan=ask.plan,
             input=input,
             params=ask.params,
-            model=self._model,
             clock=self.clock,
             codec=self.codec,
             tracer=self._tracer,

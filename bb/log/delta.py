@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
-
-from attrs import frozen
+from typing import Any, NamedTuple, cast
 
 from bb.codec import Codec
 from bb.errors import CorruptRecord
@@ -13,8 +11,7 @@ from bb.messages import Message, ToolCall, ToolResult, Usage
 from bb.redaction import has_secrets, redacted
 
 
-@frozen
-class Delta:
+class Delta(NamedTuple):  # the cheapest of immutable values: every step makes one
     """What one step adds to a run: new messages, the selection, the value of its last reply, tokens, gates opened."""
 
     messages: tuple[Message, ...] = ()

@@ -50,7 +50,7 @@ class MemStore:
 
     def append(self, stream: str, expected: int, records: Sequence[bytes], lease: Lease | None = None) -> Future[int]:
         loop = get_running_loop()
-        future = Written[int](loop=loop)
+        future: Future[int] = Written(loop=loop)
         try:
             length = self._append(stream, expected, records, lease)
         except (StoreError, Fenced) as error:

@@ -19,9 +19,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final
-
-from attrs import frozen
+from typing import Final, NamedTuple
 
 from bb.errors import Conflict, CorruptRecord, Fenced, StoreFull
 from bb.stores.base import Lease, StreamInfo
@@ -55,8 +53,7 @@ _KNOWN: Final = 10_000  # heads to remember
 _Row = tuple[object, object, object, object, int, object]
 
 
-@frozen
-class Head:
+class Head(NamedTuple):
     """The head of a stream: the row it is in, and how many records there are."""
 
     row: int
@@ -86,6 +83,8 @@ class Rows:
 
     def append(self, stream: str, expected: int, records: Sequence[bytes], lease: Lease | None, now: float) -> int:
         """As `Store.append`; nothing is written before everything is checked."""
+        if len(records) == 1 and lease is not None and self.append_next(stream, expected, records[0], lease, now):
+            return expected + 1
         if lease is not None:
             self._check(lease)
         head = self.head(stream)
@@ -100,7 +99,7 @@ class Rows:
         return length + len(records)
 
     def append_next(self, stream: str, expected: int, record: bytes, lease: Lease, now: float) -> bool:
-        """The usual append, in one statement that needs no transaction around it; False changes nothing.
+        """The usual append in one statement, which needs no transaction around it; False changes nothing.
 
         It holds only where this connection wrote to the stream last: the statement itself checks that the stream is still
         that one, that it ends where it did, that the position is free and that the fence is the newest.

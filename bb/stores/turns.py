@@ -81,10 +81,10 @@ class TurnStore:
             check_name(stream)
             new = check_records(records)
         except StoreError as error:
-            refused = Written[int](loop=get_running_loop())
+            refused: Future[int] = Written(loop=get_running_loop())
             refused.set_exception(error)
             return refused
-        future = Written[int](loop=get_running_loop())
+        future: Future[int] = Written(loop=get_running_loop())
         if len(new) == 1 and lease is not None and self._append_at_once(stream, expected, new[0], lease):
             future.set_result(expected + 1)
         else:
@@ -147,7 +147,7 @@ class TurnStore:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def _write(self, work: Callable[[Rows], _T], size: int) -> Future[_T]:
-        future = Written[_T](loop=get_running_loop())
+        future: Future[_T] = Written(loop=get_running_loop())
         self._enter(_Write(work, future, size))
         return future
 
@@ -263,7 +263,7 @@ class TurnStore:
 
     def _wrote(self, count: int, size: int, began: float) -> None:
         """Keep count of the log, and of whether the disk is quick enough for the loop."""
-        self._log += 4 + 4 * count + size // _PAGE
+        self._log += 4 + count + size // _PAGE  # writes of one commit share most of their pages
         if time.perf_counter() - began > _SLOW * (1 + count / _FEW):
             self._detour = _DETOUR
         elif self._detour:

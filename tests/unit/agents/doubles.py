@@ -11,6 +11,7 @@ from typing_extensions import TypeVar
 
 from bb.agents.agent import Agent
 from bb.agents.chat import ModelChat
+from bb.agents.ports import Sent
 from bb.agents.turn import Turn
 from bb.messages import Message, Request, Usage
 from bb.models.base import Model
@@ -91,7 +92,8 @@ class Table:
 def turn(*messages: Message | str, **options: Any) -> Turn:
     """A turn over these messages."""
     chat = [Message(one) if isinstance(one, str) else one for one in messages]
-    given: dict[str, Any] = {"ledger": Memory(), "floor": Live(grants=False), "gates": Doors()}
+    sent = Sent(**{key: options.pop(key) for key in ("request", "payload", "metadata", "params") if key in options})
+    given: dict[str, Any] = {"ledger": Memory(), "floor": Live(grants=False), "gates": Doors(), "sent": sent}
     return Turn(messages=chat, **(given | options))
 
 
