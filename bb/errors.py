@@ -23,10 +23,25 @@ BBError
 │   │   └── TooLarge         a value over the size limit
 │   ├── NoModel              nothing on the model ladder
 │   ├── InvalidTool          a tool that would be sent is broken
+│   ├── InvalidText          a source text that is no module of flows
+│   ├── InvalidWire          a JSON form that is no flow
+│   ├── Denied               an op that the policy, an approver or a `WithTools` refused
+│   ├── AssertionFailed      an `Assert` that did not hold
+│   ├── Unbound              a symbol that nothing has bound
+│   ├── InvalidValue         a value that an expression or a statement cannot use
+│   ├── TooManyIterations    loops of one run went round too often
+│   ├── GraphChanged         an open run whose stored flow can no longer be resolved
+│   ├── AlreadyParked        a flow started over a parked one of the same session
+│   ├── NotWaiting           a reply to a question that is not, or no longer, asked
 │   └── Closed               a turn or chat used after its handler returned
 ├── AgentFailed              an agent of a flow raised; the cause is chained
 │   └── NobodyWon            every member of a `One` failed; their errors are chained as a group
 ├── NotifyFailed             the sender of a `Notify` raised; the cause is chained
+├── OpFailed                 an op raised; the cause is chained
+├── Unwound                  a failure that was undone, told again after a crash; fatal if the failure was
+├── TimedOut                 a `Timeout` ran out
+├── Throttled                a `Throttle` had no room
+├── OnceBusy                 another run holds the claim of a `Once`
 ├── UpstreamError            a model provider failed
 │   └── UpstreamRejected     … and will refuse the same request again (also Fatal)
 ├── SchemaMismatch           an answer does not fit its schema
@@ -136,6 +151,53 @@ class InvalidTool(Fatal):
     """A tool that would be sent to a model is broken; the model was not asked."""
 
 
+class InvalidText(Fatal, ValueError):
+    """A source text that is no module of flows; `line` and `column` count from 1, `shown` is the line under a caret."""
+
+    def __init__(self, message: str, *, line: int = 0, column: int = 0, shown: str = "", remedy: str = "") -> None:
+        place = f"line {line}, column {column}: " if line else ""
+        super().__init__(f"{place}{message}" + (f"\n{shown}" if shown else ""), remedy=remedy)
+        self.line = line
+        self.column = column
+        self.shown = redacted(shown)
+
+
+class InvalidWire(Fatal, ValueError):
+    """A JSON form that is no flow; `path` is where in it, such as `body[2].then[0].op`."""
+
+
+class Denied(Fatal):
+    """An op was refused by the policy, an approver or a `WithTools` around it. Never retried, never false in a condition."""
+
+
+class AssertionFailed(Fatal):
+    """The condition of an `Assert` did not hold."""
+
+
+class Unbound(Fatal, LookupError):
+    """A symbol was used that nothing has bound."""
+
+
+class InvalidValue(Fatal, ValueError):
+    """A value of a kind that an expression or a statement cannot use, such as a text in a sum."""
+
+
+class TooManyIterations(Fatal):
+    """The loops of one run went round more often than a run may."""
+
+
+class GraphChanged(Fatal):
+    """An open run has to go on with the flow it was stored with, and a name in that can no longer be resolved."""
+
+
+class AlreadyParked(Fatal):
+    """A flow was started over a parked one of the same session."""
+
+
+class NotWaiting(Fatal):
+    """Nothing waits for this reply: the question was answered already, or never asked."""
+
+
 class Closed(Fatal):
     """A turn, chat or journal was used after the handler it belongs to had returned."""
 
@@ -150,6 +212,34 @@ class NobodyWon(AgentFailed):
 
 class NotifyFailed(BBError):
     """The function of a `Notify` raised; the original error is `__cause__`."""
+
+
+class OpFailed(BBError):
+    """An op raised; the original error is `__cause__`."""
+
+
+class Unwound(BBError):
+    """What failed was unwound, with a crash in between that the error itself did not survive; the message is the error's."""
+
+    def __init__(self, message: str, *, fatal: bool, flow: str = "", path: str = "", remedy: str = "") -> None:
+        super().__init__(message, flow=flow, path=path, remedy=remedy)
+        self.fatal = fatal
+
+
+class TimedOut(BBError):
+    """The body of a `Timeout` took longer than it may."""
+
+
+class Throttled(BBError):
+    """As many calls as a `Throttle` allows were made within its time; `after` is when there is room again."""
+
+    def __init__(self, message: str, *, after: timedelta, flow: str = "", path: str = "", remedy: str = "") -> None:
+        super().__init__(message, flow=flow, path=path, remedy=remedy)
+        self.after = after
+
+
+class OnceBusy(BBError):
+    """Another run is in the body of the same `Once`, and this one holds a claim itself, so waiting could be for ever."""
 
 
 class UpstreamError(BBError):
@@ -237,6 +327,14 @@ def is_fatal(error: BaseException) -> bool:
         return all(is_fatal(part) for part in error.__cause__.exceptions)  # one that may yet succeed is enough
     if isinstance(error, BaseExceptionGroup):
         return any(is_fatal(part) for part in error.exceptions)
-    if isinstance(error, AgentFailed | NotifyFailed) and error.__cause__ is not None:
+    if isinstance(error, AgentFailed | NotifyFailed | OpFailed) and error.__cause__ is not None:
         return is_fatal(error.__cause__)
-    return isinstance(error, Fatal)
+    return isinstance(error, Fatal) or (isinstance(error, Unwound) and error.fatal)
+
+
+def words_of(error: BaseException) -> str:
+    """What an error says. The `__str__` of one that is not bb's may fail itself, and must not hide it."""
+    try:
+        return str(error)
+    except Exception:  # as a traceback has it
+        return "<exception str() failed>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from attrs import evolve, field, frozen
 
@@ -187,6 +187,32 @@ class Input:
     request: Request = Request()
     payload: object = None
     metadata: Mapping[str, object] = field(factory=dict)
+
+
+InputLike: TypeAlias = str | Message | Sequence[Message] | Input
+"""Text and a message start a chat of one user message; a sequence is the chat so far."""
+
+
+def to_input(value: object) -> Input:
+    """The input that a program means.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    match value:
+        case Input():
+            return value
+        case str():
+            return Input((Message(value),))
+        case Message():
+            return Input((value,))
+        case list() | tuple() if all(isinstance(message, Message) for message in value):
+            return Input(tuple(value))
+        case _:
+            raise InvalidInput(
+                f"{type(value).__name__} is no input",
+                remedy="give text, a Message, a list of Messages or an Input; leave it out to go on with the run",
+            )
 
 
 def answered(messages: Iterable[Message]) -> Mapping[str, ToolResult]:

@@ -36,5 +36,13 @@ def told(value: object) -> tuple[str, str]:
 
 async def invoke(fn: Callable[..., object], /, *args: object, **kwargs: object) -> object:
     """The result of `fn`: awaited if it is async, else run in a thread that keeps the context variables."""
-    result = fn(*args, **kwargs) if is_async(fn) else await asyncio.to_thread(fn, *args, **kwargs)
+    result = fn(*args, **kwargs) if is_async(fn) else await asyncio.to_thread(_plainly, fn, args, kwargs)
     return await result if inspect.isawaitable(result) else result
+
+
+def _plainly(fn: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    """Call in a thread; a future cannot hold a `StopIteration`, and whoever waits for it would wait for ever."""
+    try:
+        return fn(*args, **kwargs)
+    except StopIteration as error:
+        raise RuntimeError(f"{getattr(fn, '__name__', fn)!r} raised StopIteration") from error

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from bb.messages import Message, ToolCall, ToolResult, answered
+from bb.record import Record
 
 
-@frozen
-class Linked:
+@frozen(eq=False, repr=False)
+class Linked(Record):
     """A tool result beside the call it answers; a call that the chat does not hold is a stub with only its id."""
 
     result: ToolResult

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from enum import Enum
 from typing import Any, TypeAlias, TypeVar, cast, final, get_type_hints
 
-import attrs
 from attrs import evolve, field, frozen
 
 from bb.agents.invoke import invoke
 from bb.errors import InvalidTool, SchemaMismatch, ToolArgs
 from bb.messages import ToolCall, ToolSpec
+from bb.plain import parts_of
 from bb.schema import Schema, same_shape
 
 S = TypeVar("S")
@@ -144,16 +142,10 @@ def _lenient(schema: object) -> object:
 
 
 def _text(result: object) -> str:
-    return result if isinstance(result, str) else json.dumps(result, default=_plain, ensure_ascii=False)
+    return result if isinstance(result, str) else json.dumps(result, default=_parts, ensure_ascii=False)
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, Enum):
-        return value.value
-    if attrs.has(kind := type(value)):
-        return {part.name: getattr(value, part.name) for part in attrs.fields(kind)}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {part.name: getattr(value, part.name) for part in dataclasses.fields(value)}
-    if isinstance(value, set | frozenset):
-        return sorted(value, key=repr)
+def _parts(value: object) -> object:
+    if (parts := parts_of(value)) is not value:
+        return parts
     raise TypeError(f"a tool answered with a {type(value).__name__}, which has no JSON form; return text")

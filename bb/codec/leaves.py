@@ -14,13 +14,15 @@ from zoneinfo import ZoneInfo
 
 from attrs import frozen
 
+from bb.record import Record
+
 
 class Unsupported(Exception):
     """The value is of a type that is kept, but this one cannot be; the text says why."""
 
 
-@frozen
-class Leaf:
+@frozen(eq=False, repr=False)
+class Leaf(Record):
     """How values of one class are written; `write` gives plain data, `read` takes it back.
 
     `text` says that what is written is the user's own words, in which secrets may stand.

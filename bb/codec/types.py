@@ -14,6 +14,7 @@ from attrs import frozen
 
 from bb.errors import WiringError
 from bb.messages import Input, Message, Request, ToolCall, ToolResult, ToolSpec, Usage
+from bb.record import Record
 from bb.trace import Event
 
 C = TypeVar("C")
@@ -24,8 +25,8 @@ UNSET: Final = object()
 _HEAP: Final = 1 << 9  # the flag of classes made by a class statement; others keep state that Python does not show
 
 
-@frozen
-class Part:
+@frozen(eq=False, repr=False)
+class Part(Record):
     """A field of a class: its name, a maker of its default (or None).
 
     `always` says that `__init__` always sets it, `counts` that it counts in equality.
@@ -37,7 +38,7 @@ class Part:
     counts: bool = True
 
 
-@frozen(eq=False)
+@frozen(eq=False, repr=False)
 class Kept:
     """How values of one class are kept."""
 

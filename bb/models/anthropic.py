@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from bb.errors import UpstreamError, WiringError
 from bb.messages import Message, ToolCall, Usage
 from bb.models.base import Chunk, ModelRequest
-from bb.models.provider import PerLoop, as_object, from_network, keep_secret, unwrapped, upstream
+from bb.models.provider import PerLoop, as_object, from_network, keep_secret, own_names, unwrapped, upstream, wire_name
 from bb.models.transcript import settled
 from bb.schema import finite, no_constant
 
@@ -116,9 +116,11 @@ class AnthropicModel:
             text = answers[0] if answers else "".join(held)
             if text:
                 yield unwrapped(text) if as_object(schema)[1] else text
+        names = own_names(request.tools)
         for _, call in sorted(calls.items()):
             if schema is None or call.name != answer:
-                yield ToolCall(call.id, call.name, call.input) if call.id else ToolCall.new(call.name, call.input)
+                name = names.get(call.name, call.name)
+                yield ToolCall(call.id, name, call.input) if call.id else ToolCall.new(name, call.input)
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
         system, messages = _wire(request.messages)
@@ -134,7 +136,7 @@ class AnthropicModel:
         elif self.think is not None:
             body["thinking"] = {"type": "disabled"}
         tools = [
-            {"name": tool.name, "description": tool.description, "input_schema": dict(tool.schema)}
+            {"name": wire_name(tool.name), "description": tool.description, "input_schema": dict(tool.schema)}
             for tool in request.tools
         ]
         choice = _choice(request.tool_choice)
@@ -206,7 +208,7 @@ def _choice(choice: str) -> dict[str, object] | None:
         case "any" | "none":
             return {"type": choice}
         case name:
-            return {"type": "tool", "name": name}
+            return {"type": "tool", "name": wire_name(name)}
 
 
 def _usage(so_far: Usage, usage: Any) -> Usage:
@@ -247,7 +249,7 @@ def _wire(messages: Sequence[Message]) -> tuple[str, list[dict[str, object]]]:
         if message.content:
             blocks.append({"type": "text", "text": message.content})
         blocks += [
-            {"type": "tool_use", "id": call.id, "name": call.name, "input": _object(call.input)}
+            {"type": "tool_use", "id": call.id, "name": wire_name(call.name), "input": _object(call.input)}
             for call in message.calls
         ]
         role = "assistant" if message.calls or message.role == "assistant" else "user"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 from bb.errors import UpstreamError, WiringError
 from bb.messages import Message, ToolCall, Usage
 from bb.models.base import Chunk, ModelRequest
-from bb.models.provider import PerLoop, as_object, from_network, keep_secret, unwrapped, upstream
+from bb.models.provider import PerLoop, as_object, from_network, keep_secret, own_names, unwrapped, upstream, wire_name
 from bb.models.transcript import settled
 
 if TYPE_CHECKING:
@@ -116,8 +116,10 @@ class OpenAIModel:
             raise UpstreamError(f"{self.name}: the answer broke off", remedy="try again")
         if held:
             yield unwrapped("".join(held))
+        names = own_names(request.tools)
         for _, call in sorted(calls.items()):
-            yield ToolCall(call.id, call.name, call.input) if call.id else ToolCall.new(call.name, call.input)
+            name = names.get(call.name, call.name)
+            yield ToolCall(call.id, name, call.input) if call.id else ToolCall.new(name, call.input)
 
     def _body(self, client: AsyncOpenAI, request: ModelRequest) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self.name, "messages": _wire(request.messages), "stream": True}
@@ -132,7 +134,11 @@ class OpenAIModel:
             body["tools"] = [
                 {
                     "type": "function",
-                    "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.schema)},
+                    "function": {
+                        "name": wire_name(tool.name),
+                        "description": tool.description,
+                        "parameters": dict(tool.schema),
+                    },
                 }
                 for tool in request.tools
             ]
@@ -199,7 +205,7 @@ def _choice(choice: str) -> object:
         case "none":
             return "none"
         case name:
-            return {"type": "function", "function": {"name": name}}
+            return {"type": "function", "function": {"name": wire_name(name)}}
 
 
 def _usage(usage: CompletionUsage) -> Usage:
@@ -228,7 +234,11 @@ def _wire(messages: Sequence[Message]) -> list[dict[str, object]]:
             wire["role"] = "assistant"
             wire["content"] = message.content or None
             wire["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.input or "{}"}}
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": wire_name(call.name), "arguments": call.input or "{}"},
+                }
                 for call in message.calls
             ]
         out.append(wire)

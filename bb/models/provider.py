@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import isfinite
 from typing import Final, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from bb.errors import UpstreamError, UpstreamRejected
+from bb.messages import ToolSpec
 from bb.redaction import MASK, redact
 
 C = TypeVar("C")
@@ -54,6 +55,16 @@ class PerLoop(Generic[C]):
         finally:
             self._held.pop(loop, None)
             await self._close(client)
+
+
+def wire_name(name: str) -> str:
+    """The name of a tool as providers take it: those of ops have dots, which they refuse."""
+    return name.replace(".", "-")
+
+
+def own_names(tools: Iterable[ToolSpec]) -> dict[str, str]:
+    """From what providers call tools to their names."""
+    return {wire_name(tool.name): tool.name for tool in tools}
 
 
 def keep_secret(key: str | None) -> None:

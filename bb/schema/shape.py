@@ -16,6 +16,7 @@ from attrs import frozen
 from typing_extensions import TypeAliasType
 
 from bb.errors import WiringError
+from bb.record import Record
 from bb.redaction import redacted
 from bb.schema.doc import Doc
 
@@ -41,8 +42,8 @@ MAPS: Final = (dict, Mapping, MutableMapping)
 _SCALARS: Final = (str, int, bool, float, type(None))
 
 
-@frozen
-class Field:
+@frozen(eq=False, repr=False)
+class Field(Record):
     """A field of a class: its Python name, its name in JSON, its type, whether it must be given, its description.
 
     One that is optional without having a default is filled with None when it is left out.
@@ -168,8 +169,8 @@ def _field(part: Any, hint: Any) -> Field:
     )
 
 
-@frozen
-class Cases:
+@frozen(eq=False, repr=False)
+class Cases(Record):
     """How the members of a union are told apart: by the kind of the JSON value, and classes by the value of a tag."""
 
     kinds: Mapping[str, Any]

@@ -15,6 +15,7 @@ from attrs import define
 
 from bb.clock import Clock
 from bb.errors import Conflict, Fenced, StoreError
+from bb.record import Record
 from bb.stores.base import Lease, StreamInfo, Written
 from bb.stores.names import check_name, check_records
 from bb.stores.owner import is_dead
@@ -22,14 +23,14 @@ from bb.stores.owner import is_dead
 STRETCH: Final = 64  # appends without a turn of the loop
 
 
-@define
-class _Stream:
+@define(eq=False, repr=False)
+class _Stream(Record):
     records: list[bytes]
     changed: float
 
 
-@define
-class _Held:
+@define(eq=False, repr=False)
+class _Held(Record):
     lease: Lease
     until: float
 
