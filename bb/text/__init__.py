@@ -1,0 +1,36 @@
+"""The text spelling of flows.
+
+    @durable(retries: 3)
+    flow onboarding(name: String)
+      memo profile = crm.read(name)
+      once "welcome"
+        send_email(to: profile.mail, text: fmt("Welcome, {name}!"))
+
+A source text is a module of flows; `parse` reads one, `format` writes what `parse` reads. A flow means the same in Python,
+in text and in JSON. The parser is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bb.text.module import Module
+from bb.text.writer import format
+
+LIMIT: Final = 2**20
+
+
+def parse(source: str, *, limit: int = LIMIT) -> Module:
+    """The flows of a source text.
+
+    Comments, goal lines and return types are dropped. `limit` is the most bytes of the text in UTF-8.
+
+    Raises:
+        InvalidText: it is no module of flows; the error names line and column.
+    """
+    from bb.text.reader import read
+
+    return read(source, limit)
+
+
+__all__ = ["Module", "format", "parse"]
