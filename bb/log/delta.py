@@ -19,6 +19,8 @@ class Delta(NamedTuple):  # the cheapest of immutable values: every step makes o
     value: object = None
     usage: Usage | None = None
     gates: tuple[str, ...] = ()
+    given: str = ""
+    """Of a call: the fingerprint of its arguments. The savepoint counts only for a call with equal ones."""
 
 
 def dump_delta(delta: Delta, codec: Codec, root: str) -> dict[str, object]:
@@ -43,6 +45,8 @@ def dump_delta(delta: Delta, codec: Codec, root: str) -> dict[str, object]:
         out["u"] = [usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning]
     if delta.gates:
         out["g"] = list(delta.gates)
+    if delta.given:
+        out["f"] = delta.given
     return out
 
 
@@ -57,7 +61,7 @@ def load_delta(plain: object, codec: Codec) -> Delta:
         messages = tuple([load_message(m) for m in form.get("m", ())])
         value: object = messages[-1].content if "t" in form else codec.load(form["v"]) if "v" in form else None
         usage = Usage(*form["u"]) if "u" in form else None
-        return Delta(messages, form.get("s"), value, usage, tuple(form.get("g", ())))
+        return Delta(messages, form.get("s"), value, usage, tuple(form.get("g", ())), form.get("f", ""))
     except CorruptRecord:
         raise
     except Exception as error:

@@ -13,6 +13,7 @@ from attrs import frozen
 
 from bb.codec import dumps, loads
 from bb.errors import CorruptRecord
+from bb.record import Record
 from bb.redaction import redacted
 
 VERSION: Final = 1
@@ -23,8 +24,8 @@ EndStatus: TypeAlias = Literal["finished", "cancelled", "expired"]
 _LONGEST_DETAIL: Final = 2000  # characters
 
 
-@frozen
-class Started:
+@frozen(eq=False, repr=False)
+class Started(Record):
     """The first fact of a run."""
 
     flow: str
@@ -36,16 +37,28 @@ class Started:
     """Input and params in codec form; decoded only when they are needed."""
 
 
-@frozen
-class Attempted:
+@frozen(eq=False, repr=False)
+class Seen(Record):
+    """What the symbols of the session held, in codec form, when the run started, or at `path` when it resumed there.
+
+    Other runs change them, and a replay has to see them as they were.
+    """
+
+    at: int
+    symbols: object
+    path: str = ""
+
+
+@frozen(eq=False, repr=False)
+class Attempted(Record):
     """A runner took the run up again: a caller (`call`) or the app by itself (`recovery`)."""
 
     at: int
     reason: Literal["call", "recovery"]
 
 
-@frozen
-class Entered:
+@frozen(eq=False, repr=False)
+class Entered(Record):
     """A durable flow was entered under a signature it had not here before; from now on `number` stands for both.
 
     `adopted` lists `[scope, path, new path]` of what a forward-compatible flow took over from earlier signatures.
@@ -57,8 +70,8 @@ class Entered:
     adopted: tuple[tuple[int, str, str], ...] = ()
 
 
-@frozen
-class Saved:
+@frozen(eq=False, repr=False)
+class Saved(Record):
     """A savepoint: the delta of the step at `path`, in codec form, for the durable flow numbered `scope`."""
 
     scope: int
@@ -69,8 +82,8 @@ class Saved:
     delta: object
 
 
-@frozen
-class Decided:
+@frozen(eq=False, repr=False)
+class Decided(Record):
     """A decision from outside the run, such as the winner of a `One`."""
 
     scope: int
@@ -79,8 +92,8 @@ class Decided:
     choice: str
 
 
-@frozen
-class Entry:
+@frozen(eq=False, repr=False)
+class Entry(Record):
     """A journal entry of one handler: an ask, a tool run or a step; `value` in codec form."""
 
     scope: int
@@ -90,16 +103,16 @@ class Entry:
     value: object
 
 
-@frozen
-class Forgotten:
+@frozen(eq=False, repr=False)
+class Forgotten(Record):
     """What was remembered at `path` no longer counts: everything, or the one entry `key`."""
 
     path: str
     key: str = ""
 
 
-@frozen
-class Failed:
+@frozen(eq=False, repr=False)
+class Failed(Record):
     """The durable flow at `path` failed, or with `final` the whole run. For people to read, never replayed."""
 
     path: str
@@ -114,22 +127,71 @@ class Failed:
         return cls(path, at, final, type(error).__name__, redacted(str(error))[:_LONGEST_DETAIL])
 
 
-@frozen
-class Submitted:
+@frozen(eq=False, repr=False)
+class Unwinding(Record):
+    """What the saga, scope or timeout at `path` did is being undone, because of this error: it never goes forward again.
+
+    `fatal` tells whether trying again was pointless.
+    """
+
+    scope: int
+    path: str
+    at: int
+    error: str
+    detail: str
+    fatal: bool
+
+
+@frozen(eq=False, repr=False)
+class UndoFailed(Record):
+    """The cleanup at `path` failed for good; a later run tries it again, unless it is forgotten first."""
+
+    scope: int
+    path: str
+    at: int
+    detail: str
+
+
+@frozen(eq=False, repr=False)
+class Unwound(Record):
+    """Everything at `path` is undone: running it again is a new attempt."""
+
+    scope: int
+    path: str
+    at: int
+
+
+@frozen(eq=False, repr=False)
+class Parked(Record):
+    """The run waits at `path` for an event of this source, and showed `prompt`.
+
+    It repeats whose run it is, so that whoever looks for runs to wake reads one record per run.
+    """
+
+    path: str
+    at: int
+    source: str
+    prompt: str
+    flow: str
+    session: str
+
+
+@frozen(eq=False, repr=False)
+class Submitted(Record):
     """A run that a caller had begun, or that had ended without success, was handed to the app: now it is a job."""
 
     at: int
 
 
-@frozen
-class Stopped:
+@frozen(eq=False, repr=False)
+class Stopped(Record):
     """A runner stopped in good order before it recorded anything, so this attempt does not count as a crash."""
 
     at: int
 
 
-@frozen
-class Ended:
+@frozen(eq=False, repr=False)
+class Ended(Record):
     """The run is over. It repeats what `runs()` lists, so that a listing reads one record per run."""
 
     status: EndStatus
@@ -140,11 +202,27 @@ class Ended:
 
 
 Fact: TypeAlias = (
-    Started | Attempted | Entered | Saved | Decided | Entry | Forgotten | Failed | Submitted | Stopped | Ended
+    Started
+    | Seen
+    | Attempted
+    | Entered
+    | Saved
+    | Decided
+    | Entry
+    | Forgotten
+    | Failed
+    | Unwinding
+    | UndoFailed
+    | Unwound
+    | Parked
+    | Submitted
+    | Stopped
+    | Ended
 )
 
 _TAGS: Final[Mapping[str, type[Any]]] = {
     "run": Started,
+    "see": Seen,
     "try": Attempted,
     "in": Entered,
     "s": Saved,
@@ -152,6 +230,10 @@ _TAGS: Final[Mapping[str, type[Any]]] = {
     "e": Entry,
     "forget": Forgotten,
     "fail": Failed,
+    "undo": Unwinding,
+    "undo!": UndoFailed,
+    "undone": Unwound,
+    "park": Parked,
     "job": Submitted,
     "stop": Stopped,
     "end": Ended,

@@ -11,12 +11,13 @@ from bb.codec import Codec
 from bb.errors import CorruptRecord
 from bb.log.delta import dump_message, load_message
 from bb.messages import Input, Message, Request
+from bb.record import Record
 
 _NO_REQUEST: Final = Request()
 
 
-@frozen
-class Given:
+@frozen(eq=False, repr=False)
+class Given(Record):
     """The input of a run and its params."""
 
     input: Input

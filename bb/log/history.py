@@ -17,20 +17,26 @@ from bb.log.facts import (
     Fact,
     Failed,
     Forgotten,
+    Parked,
     Saved,
+    Seen,
     Started,
     Stopped,
     Submitted,
+    UndoFailed,
+    Unwinding,
+    Unwound,
     decode,
 )
+from bb.record import Record
 
-Status: TypeAlias = Literal["running", "interrupted", "failed", "finished", "cancelled", "expired", "stuck"]
+Status: TypeAlias = Literal["running", "parked", "interrupted", "failed", "finished", "cancelled", "expired", "stuck"]
 
 STUCK_AFTER: Final = 5  # attempts in a row that recorded nothing: the run kills its process
 
 
-@define
-class Scope:
+@define(eq=False, repr=False)
+class Scope(Record):
     """What is remembered for one durable flow under one signature."""
 
     number: int
@@ -39,12 +45,33 @@ class Scope:
     saved: dict[str, object] = Factory(dict)
     decided: dict[str, str] = Factory(dict)
     entries: dict[str, dict[str, object]] = Factory(dict)
+    unwinding: dict[str, Unwinding] = Factory(dict)
+    """What is being undone, by place."""
+    unwound: dict[str, int] = Factory(dict)
+    """How often each place was undone: the number of its next attempt."""
+    over: dict[str, Unwinding] = Factory(dict)
+    """The failures that were undone, by place without its attempt, as long as no caller has heard of them."""
+    undo_failed: dict[str, str] = Factory(dict)
+    """Cleanups that failed for good, each with its error."""
+    settled: set[str] = Factory(set)
+    """Failed cleanups that people have taken care of."""
     entered: Entered | None = None
     """The fact that opened it, until that goes out with the first fact inside."""
 
     def remembered(self) -> set[str]:
         """The paths at which anything is remembered."""
-        return self.saved.keys() | self.decided.keys() | self.entries.keys()
+        kept = self.saved.keys() | self.decided.keys() | self.entries.keys()
+        return kept | self.unwinding.keys() | self.unwound.keys() | self.undo_failed.keys()
+
+    def attempt(self, path: str) -> str:
+        """A place that can be undone, as its present attempt."""
+        count = self.unwound.get(path, 0)
+        return f"{path}@{count}" if count else path
+
+    def is_undone(self, place: str) -> bool:
+        """Whether a place belongs to an attempt that was undone, so that what is remembered there never counts again."""
+        dead = (f"{base}@{n}/" if n else f"{base}/" for base, count in self.unwound.items() for n in range(count))
+        return any(map(place.startswith, dead))
 
     def adopt(self, other: Scope, old: str, new: str) -> None:
         """Take over what another scope remembers at one place."""
@@ -54,6 +81,12 @@ class Scope:
             self.decided[new] = other.decided[old]
         if old in other.entries:
             self.entries[new] = dict(other.entries[old])
+        if old in other.unwinding:
+            self.unwinding[new] = other.unwinding[old]
+        if old in other.unwound:
+            self.unwound[new] = other.unwound[old]
+        if old in other.undo_failed:
+            self.undo_failed[new] = other.undo_failed[old]
 
     def forget(self, path: str, key: str) -> None:
         """Drop what is remembered at one place and below it, or one entry of it."""
@@ -61,14 +94,15 @@ class Scope:
             self.entries.get(path, {}).pop(key, None)
             return
         below = path + "/"
-        for held in (self.saved, self.decided, self.entries):
+        self.settled |= {p for p in self.undo_failed if p == path or p.startswith(below)}
+        for held in (self.saved, self.decided, self.entries, self.undo_failed, self.over):
             kept = cast("dict[str, object]", held)
             for place in [p for p in kept if p == path or p.startswith(below)]:
                 del kept[place]
 
 
-@define
-class History:
+@define(eq=False, repr=False)
+class History(Record):
     """The state of a run: the fold over its facts."""
 
     run_id: str
@@ -76,6 +110,8 @@ class History:
     tail: list[bytes] = Factory(list)
     """The last record that was read, if any: the same place holds another when the run was started over."""
     started: Started | None = None
+    seen: dict[str, object] = Factory(dict)
+    """What the symbols of the session held, in codec form: when it started (""), and where it resumed."""
     scopes: dict[int, Scope] = Factory(dict)
     attempts: int = 0
     failures: dict[str, int] = Factory(dict)
@@ -87,6 +123,16 @@ class History:
     """When the last fact that is progress was recorded."""
     idle_attempts: int = 0
     """Attempts in a row that recorded nothing."""
+    parked: Parked | None = None
+    """Where the run waits, if it does."""
+    still: bool = False
+    """Whether it parked, and has done nothing since."""
+    legs: list[Parked] = Factory(list)
+    """Every time it parked."""
+    turns: dict[str, str] = Factory(dict)
+    """The turns of a conversation that the run has heard, each with the place that asked for it."""
+    told: set[str] = Factory(set)
+    """The places being undone whose failure a caller has heard of."""
     _current: dict[str, Scope] = field(factory=dict, alias="current")
 
     def scope(self, path: str) -> Scope | None:
@@ -116,9 +162,12 @@ class History:
     def add(self, fact: Fact) -> None:
         """Fold in one fact."""
         self.length += 1
+        self.still = self.still and isinstance(fact, Attempted | Stopped | Submitted)
         match fact:
             case Saved(scope=number, path=path, delta=delta, at=at):
                 self.scopes[number].saved[path] = delta
+                if self.legs:
+                    self._hear(path, delta)
                 self._progress(at)
             case Entry(scope=number, path=path, at=at, key=key, value=value):
                 self.scopes[number].entries.setdefault(path, {})[key] = value
@@ -130,10 +179,11 @@ class History:
                 self.started = fact
                 self.progress = at
                 self.attempts = self.idle_attempts = 0 if origin == "job" else 1  # a job is only put on record
+            case Seen(at=at, symbols=symbols, path=path):
+                self.seen[path] = symbols
+                self._progress(at)
             case Attempted():
-                if self.failed or self.ended is not None:
-                    self.failures.clear()  # who runs a failed run again starts a new budget
-                self.failed, self.ended = False, None
+                self._reopen()
                 self.attempts += 1
                 self.idle_attempts += 1
             case Entered(number=number):
@@ -142,6 +192,7 @@ class History:
             case Forgotten(path=path, key=key):
                 for scope in self.scopes.values():
                     scope.forget(path, key)
+                self.seen.pop(path, None)
                 if not key:
                     self.ended = None
             case Failed(path=path, final=final, at=at):
@@ -154,12 +205,32 @@ class History:
                     self.failures[path] = self.failures.get(path, 0) + 1
                     for inner in [p for p in self.failures if p.startswith(path + "/")]:
                         del self.failures[inner]  # a retry outside restarts the budgets inside
+                    for scope in self.scopes.values():  # and has heard of what was undone inside
+                        for base in [p for p in scope.over if p == path or p.startswith(path + "/")]:
+                            del scope.over[base]
             case Submitted(at=at):
                 assert self.started is not None
                 self.started = evolve(self.started, origin="job")
-                if self.failed or self.ended is not None:
-                    self.failures.clear()
-                self.failed, self.ended = False, None
+                self._reopen()
+                self._progress(at)
+            case Unwinding(scope=number, path=path, at=at):
+                self.scopes[number].unwinding[path] = fact
+                self._progress(at)
+            case UndoFailed(scope=number, path=path, at=at, detail=detail):
+                self.scopes[number].undo_failed[path] = detail
+                self.scopes[number].settled.discard(path)
+                self._progress(at)
+            case Unwound(scope=number, path=path, at=at):
+                scope = self.scopes[number]
+                failure = scope.unwinding.pop(path, None)
+                base = path.rpartition("@")[0] if "@" in path.rpartition("/")[2] else path
+                if failure is not None and path not in self.told:
+                    scope.over[base] = failure
+                scope.unwound[base] = scope.unwound.get(base, 0) + 1
+                self._progress(at)
+            case Parked(at=at):
+                self.parked, self.still = fact, True
+                self.legs.append(fact)
                 self._progress(at)
             case Stopped():
                 self.idle_attempts = 0
@@ -176,6 +247,23 @@ class History:
         self.scopes[fact.number] = scope
         self._current[fact.path] = scope
         return scope
+
+    def _hear(self, path: str, delta: object) -> None:
+        """If this is what a place where the run parked has waited for, the run goes on, and knows which turn it was."""
+        if self.parked is not None and self.parked.path == path:
+            self.parked = None
+        turn = cast("dict[str, str]", delta).get("f")
+        if turn is not None and any(leg.path == path for leg in self.legs):
+            self.turns[turn] = path
+
+    def _reopen(self) -> None:
+        """Who runs a run again that had failed or ended starts a new budget, and has heard of the failure."""
+        if self.failed or self.ended is not None:
+            self.failures.clear()
+            self.told |= {path for scope in self.scopes.values() for path in scope.unwinding}
+            for scope in self.scopes.values():
+                scope.over.clear()
+        self.failed, self.ended = False, None
 
     def _progress(self, at: int) -> None:
         self.progress = max(self.progress, at)
@@ -202,6 +290,19 @@ class History:
         return self.started is not None and self.started.origin == "job" and not self.failed and self.ended is None
 
     @property
+    def is_compensating(self) -> bool:
+        """Whether a crash cut it off while something was being undone; then the app goes on with that by itself."""
+        open_ = any(scope.unwinding for scope in self.scopes.values())
+        return open_ and not self.failed and self.ended is None
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it is open, and the app goes on with it by itself: a job, or a run that something was delivered to."""
+        if self.failed or self.ended is not None:
+            return False
+        return self.is_waiting_job or self.is_compensating or bool(self.legs)
+
+    @property
     def is_stuck(self) -> bool:
         """Whether the last attempts all ended without a trace: the run seems to kill its process."""
         return self.ended is None and not self.failed and self.idle_attempts >= STUCK_AFTER
@@ -212,6 +313,8 @@ class History:
             return self.ended.status
         if held:
             return "running"
+        if self.parked is not None and not self.failed:
+            return "parked"
         if self.failed:
             return "failed"
         return "stuck" if self.is_stuck else "interrupted"
