@@ -6,6 +6,7 @@ belongs in tests.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from bb.agents.agent import Agent, Handler
@@ -16,27 +17,37 @@ from bb.agents.turn import Turn
 from bb.app import RESUME, App, run, run_sync
 from bb.check import Problem, check
 from bb.clock import Clock, SystemClock
-from bb.engine.outcome import Outcome, RunInfo
+from bb.engine.outcome import Delivery, Outcome, RunInfo, SessionTurn
 from bb.engine.stream import RunStream
 from bb.errors import (
     AgentFailed,
+    AlreadyParked,
+    AssertionFailed,
     BBError,
     Closed,
     Conflict,
     CorruptRecord,
+    Denied,
     Fatal,
     Fenced,
+    GraphChanged,
     InputConflict,
     Interrupted,
     Interruption,
     InvalidId,
     InvalidInput,
+    InvalidText,
     InvalidTool,
+    InvalidValue,
+    InvalidWire,
     MaxRounds,
     NobodyWon,
     NoModel,
     NotifyFailed,
     NotSavable,
+    NotWaiting,
+    OnceBusy,
+    OpFailed,
     RunBusy,
     RunCancelled,
     RunExpired,
@@ -46,36 +57,69 @@ from bb.errors import (
     StoreError,
     StoreFull,
     StreamBroken,
+    Throttled,
+    TimedOut,
     TooLarge,
     ToolArgs,
+    TooManyIterations,
+    Unbound,
     UnknownFlow,
     UnknownRun,
     UnknownSelect,
+    Unwound,
     UpstreamError,
     UpstreamRejected,
     WiringError,
 )
+from bb.flows.expressions import Expr, Expression, Field, Format, List_, Lit, Obj, Parse, Value, Var
 from bb.flows.options import DurableOptions
+from bb.flows.refs import negate, optional, ref
 from bb.flows.tree import (
+    AiSegment,
     All,
     AnyFlow,
+    Assert,
+    Await,
+    Bind,
+    Call,
     Chain,
+    Checkpoint,
+    Debounce,
     DurableFlow,
+    Each,
+    Emit,
     Flow,
     Group,
+    Memo,
     NamedFlow,
     Notify,
+    Once,
     One,
+    Param,
+    Peek,
+    Repeat,
     Respond,
+    Retry,
+    Return,
+    Run,
+    Saga,
+    Scope,
     Select,
+    Step,
+    Throttle,
+    Timeout,
+    Try,
+    Unless,
+    When,
+    WithTools,
 )
 from bb.identity import signature, structural_diff
 from bb.messages import Input, Message, Request, Role, ToolCall, ToolResult, ToolSpec, Usage
-from bb.models.anthropic import AnthropicModel
 from bb.models.base import Chunk, Model, ModelRequest
 from bb.models.fixed import FixedModel
-from bb.models.openai import OpenAIModel
+from bb.ops import Catalogue, Op, Viewed, op
 from bb.place import idempotency_key, spent
+from bb.policy import AllowAll, Approval, Approver, AskOnTerminal, ByRisk, Decision, DenyAll, Policy, Proposed
 from bb.redaction import redact
 from bb.schema import Doc, Schema
 from bb.stores.base import Lease, Store, StreamInfo
@@ -83,14 +127,27 @@ from bb.stores.memory import MemStore
 from bb.trace import Event, JSONLines, Recorder, StructlogTracer, Tee, Tracer
 
 if TYPE_CHECKING:
+    from bb import text as text
+    from bb import wire as wire
+    from bb.engine.session import Session
+    from bb.models.anthropic import AnthropicModel
+    from bb.models.openai import OpenAIModel
     from bb.stores.file import FileStore
+
+_LATER = {
+    "AnthropicModel": "bb.models.anthropic",
+    "FileStore": "bb.stores.file",
+    "OpenAIModel": "bb.models.openai",
+    "Session": "bb.engine.session",
+}
+"""What is loaded when it is first used, as are the spellings `text` and `wire`: a program without it need not pay."""
 
 
 def __getattr__(name: str) -> object:
-    if name == "FileStore":  # loads diskcache, which a program without it need not pay for
-        from bb.stores.file import FileStore
-
-        return FileStore
+    if name in ("text", "wire"):
+        return importlib.import_module(f"bb.{name}")
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name]), name)
     raise AttributeError(f"module 'bb' has no attribute {name!r}")
 
 
@@ -98,26 +155,52 @@ __all__ = [
     "RESUME",
     "Agent",
     "AgentFailed",
+    "AiSegment",
     "All",
+    "AllowAll",
+    "AlreadyParked",
     "AnthropicModel",
     "AnyFlow",
     "App",
+    "Approval",
+    "Approver",
+    "AskOnTerminal",
+    "Assert",
+    "AssertionFailed",
+    "Await",
     "BBError",
+    "Bind",
+    "ByRisk",
+    "Call",
+    "Catalogue",
     "Chain",
+    "Checkpoint",
     "Chunk",
     "Clock",
     "Closed",
     "Conflict",
     "CorruptRecord",
+    "Debounce",
+    "Decision",
+    "Delivery",
+    "Denied",
+    "DenyAll",
     "Doc",
     "DurableFlow",
     "DurableOptions",
+    "Each",
+    "Emit",
     "Event",
+    "Expr",
+    "Expression",
     "Fatal",
     "Fenced",
+    "Field",
     "FileStore",
     "FixedModel",
     "Flow",
+    "Format",
+    "GraphChanged",
     "Group",
     "Handler",
     "Input",
@@ -126,11 +209,17 @@ __all__ = [
     "Interruption",
     "InvalidId",
     "InvalidInput",
+    "InvalidText",
     "InvalidTool",
+    "InvalidValue",
+    "InvalidWire",
     "JSONLines",
     "Lease",
+    "List_",
+    "Lit",
     "MaxRounds",
     "MemStore",
+    "Memo",
     "Message",
     "Model",
     "ModelChat",
@@ -140,26 +229,46 @@ __all__ = [
     "NoModel",
     "NobodyWon",
     "NotSavable",
+    "NotWaiting",
     "Notify",
     "NotifyFailed",
+    "Obj",
+    "Once",
+    "OnceBusy",
     "One",
+    "Op",
+    "OpFailed",
     "OpenAIModel",
     "Outcome",
+    "Param",
+    "Parse",
+    "Peek",
+    "Policy",
     "Problem",
+    "Proposed",
     "Recorder",
+    "Repeat",
     "Request",
     "Respond",
+    "Retry",
+    "Return",
     "Role",
+    "Run",
     "RunBusy",
     "RunCancelled",
     "RunExpired",
     "RunIdInUse",
     "RunInfo",
     "RunStream",
+    "Saga",
     "Schema",
     "SchemaMismatch",
+    "Scope",
     "Select",
     "SelectConflict",
+    "Session",
+    "SessionTurn",
+    "Step",
     "Store",
     "StoreError",
     "StoreFull",
@@ -168,27 +277,47 @@ __all__ = [
     "StructlogTracer",
     "SystemClock",
     "Tee",
+    "Throttle",
+    "Throttled",
+    "TimedOut",
+    "Timeout",
     "TooLarge",
+    "TooManyIterations",
     "Tool",
     "ToolArgs",
     "ToolCall",
     "ToolResult",
     "ToolSpec",
     "Tracer",
+    "Try",
     "Turn",
+    "Unbound",
     "UnknownFlow",
     "UnknownRun",
     "UnknownSelect",
+    "Unless",
+    "Unwound",
     "UpstreamError",
     "UpstreamRejected",
     "Usage",
+    "Value",
+    "Var",
+    "Viewed",
+    "When",
     "WiringError",
+    "WithTools",
     "check",
     "idempotency_key",
+    "negate",
+    "op",
+    "optional",
     "redact",
+    "ref",
     "run",
     "run_sync",
     "signature",
     "spent",
     "structural_diff",
+    "text",
+    "wire",
 ]

@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
-from typing import Final, Literal, Self, TypeAlias
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
+from attrs import evolve
+
+from bb.agents.agent import Agent
 from bb.agents.answer import Answer
-from bb.check import Problem, agents_of, check, refuse
+from bb.check import Problem, agents_of, check, ops_of, refuse
 from bb.clock import Clock, SystemClock
 from bb.codec import Codec, Types
 from bb.engine.archive import Archive
 from bb.engine.ask import Ask
+from bb.engine.envelope import Envelope
 from bb.engine.jobs import Jobs
-from bb.engine.outcome import Outcome, RunInfo
-from bb.engine.plan import Plan, prepare
+from bb.engine.outcome import Delivery, Outcome, RunInfo, SessionTurn
+from bb.engine.plan import Known, Plan, prepare
 from bb.engine.runner import Runner
 from bb.engine.stream import STREAM_ADVICE, RunStream
 from bb.errors import InvalidInput, UnknownFlow, WiringError
-from bb.flows.tree import AnyFlow, DurableFlow, NamedFlow
+from bb.flows.tree import AnyFlow, DurableFlow, NamedFlow, Send, flow_id
 from bb.ids import check_id, fresh_id
 from bb.logs import warning
-from bb.messages import Input, Message
+from bb.messages import Input, InputLike, to_input
 from bb.models.base import Model, check_model
+from bb.ops import Op, catalogue
+from bb.policy import Approver, Policy
 from bb.stores.base import Store
 from bb.stores.memory import MemStore
 from bb.trace import Event, Tracer
+
+if TYPE_CHECKING:
+    from bb.engine.conversations import Conversations
+    from bb.engine.session import Session
 
 
 class Resume(Enum):
@@ -40,9 +51,6 @@ class Resume(Enum):
 
 RESUME: Final = Resume.RESUME
 """No new input: go on with the run, or start it with nothing if there is none."""
-
-InputLike: TypeAlias = str | Message | Sequence[Message] | Input
-"""Text and a message start a chat of one user message; a sequence is the chat so far."""
 
 _ADHOC: Final = 256  # flows that were run without being registered and are kept prepared
 
@@ -65,6 +73,11 @@ class App:
         value_limit: int = 16 * 2**20,
         workers: int = 16,
         lease: timedelta = timedelta(seconds=30),
+        ops: Iterable[Op[Any, Any]] = (),
+        agents: Iterable[Agent[Any]] = (),
+        senders: Iterable[Send] = (),
+        policy: Policy | None = None,
+        approver: Approver | None = None,
     ) -> None:
         """Args:
             store: where durable flows are kept; memory by default, so nothing survives the process.
@@ -76,6 +89,9 @@ class App:
             workers: how many jobs run at once.
             lease: how long a run stays with a process of which nothing is heard; at least a second. A process that died
                 on this machine loses its runs at once, and one that works keeps them, however long a step takes.
+            ops, agents, senders: what flows written as text or JSON mean by their names; flows built in Python bring their own.
+            policy: which ops may run; all by default.
+            approver: who is asked before an op runs; nobody by default.
 
         Raises:
             WiringError: an argument is out of range, or of another kind.
@@ -90,8 +106,10 @@ class App:
         if lease < timedelta(seconds=1):
             raise WiringError(f"lease is {lease}", remedy="give a second or more: it is renewed in the background")
         self.types: Types = Types()
-        self.types.register(Answer, Outcome, RunInfo, Problem)
+        self.types.register(Answer, Delivery, Outcome, Problem, RunInfo, SessionTurn)
         """Classes that savepoints may hold; those of agents' schemas, and what bb itself hands out, are known already."""
+        self._known = Known(catalogue(ops, agents, senders), {})
+        self._register_ops(self._known.catalogue.ops.values())
         self.store: Store = store if store is not None else MemStore()
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._model = model
@@ -103,11 +121,19 @@ class App:
             clock=self._clock,
             tracer=trace,
             model=model,
+            envelope=Envelope(self._known.catalogue, policy if policy is not None else Policy(), approver),
+            known=lambda: self._known,
             owner_nonce=fresh_id(),
             lease_seconds=lease.total_seconds(),
         )
         self._archive = Archive(self._runner, self._plans, retention)
         self._jobs = Jobs(self._runner, self._archive, self._plans, workers)
+
+    @cached_property
+    def _conversations(self) -> Conversations:
+        from bb.engine.conversations import Conversations  # most programs have none
+
+        return Conversations(self._runner, self._archive)
 
     # --- flows ---
 
@@ -123,18 +149,36 @@ class App:
             if not isinstance(flow, NamedFlow | DurableFlow):
                 raise WiringError(f"{flow!r} has no id", remedy="name it: flow.with_id(...)")
             others = [plan.flow for id, plan in self._plans.items() if id != flow.id]
-            self._plans[flow.id] = self._prepare(flow, others)
+            known = evolve(self._known, flows={**self._known.flows, flow.id: flow})
+            self._plans[flow.id] = self._prepare(flow, known, others)
+            self._known = known
+            for id, plan in self._plans.items():
+                if plan.runs(flow.id):  # what runs this one runs the new one from now on
+                    self._plans[id] = prepare(plan.flow, known)
             self._jobs.registered(flow.id)
 
-    def _prepare(self, flow: AnyFlow, beside: Sequence[AnyFlow] = ()) -> Plan:
-        problems = check(flow, model=self._model, beside=beside)
+    def _prepare(self, flow: AnyFlow, known: Known, beside: Sequence[AnyFlow] = ()) -> Plan:
+        problems = check(flow, model=self._model, beside=beside, catalogue=known.catalogue, flows=known.flows)
         refuse(flow, problems)
+        told = Counter(problem.code for problem in problems)
         for problem in problems:
-            warning("a flow has a problem", code=problem.code, path=problem.path, message=problem.message)
+            if places := told.pop(problem.code, 0):  # once per kind, however often it is met
+                warning(
+                    "a flow has a problem",
+                    code=problem.code,
+                    path=problem.path,
+                    places=places,
+                    message=problem.message,
+                )
         for agent in agents_of(flow):
             if agent.schema is not None:
                 self.types.register_annotations(agent.schema.type)
-        return prepare(flow)
+        self._register_ops(ops_of(flow))
+        return prepare(flow, known)
+
+    def _register_ops(self, ops: Iterable[Op[Any, Any]]) -> None:
+        for op in ops:
+            self.types.register_annotations(op.returns)
 
     def _plan(self, flow: str | AnyFlow) -> Plan:
         if isinstance(flow, str):
@@ -148,7 +192,7 @@ class App:
             return plan
         plan = self._adhoc.get(id(flow))
         if plan is None or plan.flow is not flow:
-            plan = self._adhoc[id(flow)] = self._prepare(flow)
+            plan = self._adhoc[id(flow)] = self._prepare(flow, self._known)
             if len(self._adhoc) > _ADHOC:
                 self._adhoc.popitem(last=False)
         return plan
@@ -180,14 +224,15 @@ class App:
             run_id: the id of the run; a fresh one by default.
             session_id: the session it belongs to; by default one of its own.
             detach: let the run go on when every caller has gone.
-            replace: give up what is known of this run id, and start over.
-            fresh: ignore checkpoints of earlier runs of the session; no kind of flow makes any yet.
+            replace: give up what is known of this run id, and what is parked in the session if the flow awaits; start over.
+            fresh: ignore checkpoints of earlier runs of the session.
             wait: how long to wait for another process that has the run.
 
         Raises:
             InvalidId, InvalidInput: an argument is out of shape.
             UnknownFlow, WiringError: the flow cannot be run.
             RunIdInUse, InputConflict, RunExpired: the run id is known with something else.
+            AlreadyParked: the flow awaits, and a run is parked in the session already.
             RunBusy: another process had the run all the while.
             RunCancelled: it was cancelled.
             Interruption: it stopped without failing; the same call goes on with it.
@@ -236,9 +281,15 @@ class App:
         fresh: bool,
         wait: timedelta,
     ) -> Ask:
+        plan = self._plan(flow)
+        if params is not None and not isinstance(params, Mapping):
+            raise InvalidInput(f"params is a {type(params).__name__}", remedy="give a dict of names and values")
+        opening = None
+        if plan.waits and session_id is not None and session_id != run_id:
+            opening = partial(self._conversations.make_room, check_id(session_id, "session id"), replace=replace)
         return Ask(
-            plan=self._plan(flow),
-            input=(None if not params else Input()) if input is RESUME else _input(input),
+            plan=plan,
+            input=(None if not params else Input()) if input is RESUME else to_input(input),
             params=dict(params or {}),
             run_id=fresh_id() if run_id is None else check_id(run_id, "run id"),
             known=run_id is not None,
@@ -246,6 +297,7 @@ class App:
             detach=detach,
             replace=replace,
             fresh=fresh,
+            opening=opening,
             wait=wait,
         )
 
@@ -266,6 +318,7 @@ class App:
         Raises:
             WiringError: no part of the flow is durable, or it is not registered.
             RunIdInUse, InputConflict, RunExpired: the run id is known with something else.
+            AlreadyParked: the flow awaits, and a run is parked in the session already.
             RunBusy: a caller runs it just now.
             StoreError: it was not recorded.
         """
@@ -281,6 +334,58 @@ class App:
         )
         await self._jobs.submit(ask)
         return ask.run_id
+
+    # --- events and conversations ---
+
+    async def deliver(
+        self, source: str, payload: object, *, session_id: str, delivery_id: str | None = None
+    ) -> Delivery:
+        """Deliver an event to a session, for exactly one `Await` of that source: the one that waits longest, or the next.
+
+        It is kept until it is consumed, also when nothing waits yet. A run that has waited for it goes on in the background: in
+        this process if its flow is registered here, or else in any that has started an app with its flow.
+
+        Args:
+            source: what an `Await` names.
+            payload: what it binds; a text is read as the type that the await declares.
+            session_id: the session, which for a run without one is the id of the run.
+            delivery_id: tells this event from others: one that was seen before is the same event, and changes nothing.
+
+        Raises:
+            InvalidId, InvalidInput: an argument is out of shape.
+            NotSavable: the payload cannot be kept exactly.
+            StoreError: it was not recorded.
+        """
+        for name, text in (("source", source), ("delivery_id", "-" if delivery_id is None else delivery_id)):
+            if not isinstance(text, str) or not text.strip():
+                raise InvalidInput(f"{name} is {text!r}", remedy=f"give {name} as text that is not blank")
+        from bb.engine.mailbox import deliver
+
+        rows = self._runner.sessions.rows(check_id(session_id, "session id"))
+        delivery = await deliver(rows, source, payload, fresh_id() if delivery_id is None else delivery_id)
+        if delivery.run_id is not None:
+            self._jobs.delivered(delivery.run_id)
+        return delivery
+
+    def session(self, flow: str | AnyFlow, session_id: str) -> Session:
+        """A conversation with a durable flow, turn by turn: `turn = await session.start()`, `await session.send("yes")`.
+
+        Raises:
+            InvalidId: the session id is out of shape.
+            UnknownFlow, WiringError: no conversation can be had with the flow.
+        """
+        from bb.engine.session import Session
+
+        return Session(self._conversations, self._plan(flow), check_id(session_id, "session id"))
+
+    async def drop_session(self, session_id: str) -> None:
+        """Forget what the runs of a session share: symbols, memos, events and the rest. Runs that are parked in it are given up.
+
+        Raises:
+            RunBusy: a run of it is going on here.
+            StoreError: the store failed; call it again.
+        """
+        await self._conversations.drop(check_id(session_id, "session id"))
 
     # --- the life of the app ---
 
@@ -361,23 +466,6 @@ def _check_store(store: object) -> None:
     raise WiringError(f"{store!r} is no store", remedy=f"pass a store: bb.FileStore({path})")
 
 
-def _input(value: object) -> Input:
-    match value:
-        case Input():
-            return value
-        case str():
-            return Input((Message(value),))
-        case Message():
-            return Input((value,))
-        case list() | tuple() if all(isinstance(message, Message) for message in value):
-            return Input(tuple(value))
-        case _:
-            raise InvalidInput(
-                f"{type(value).__name__} is no input",
-                remedy="give text, a Message, a list of Messages or an Input; leave it out to go on with the run",
-            )
-
-
 async def run(
     flow: AnyFlow,
     input: InputLike | Literal[Resume.RESUME] = RESUME,
@@ -386,10 +474,21 @@ async def run(
     model: Model | None = None,
     trace: Tracer | None = None,
 ) -> Outcome:
-    """Run a flow once, over an app in memory that is thrown away. Raises as `App.run` does."""
+    """Run a flow once, over an app in memory that is thrown away.
+
+    Raises as `App.run` does, and
+        WiringError: it parked, and nobody could ever answer.
+    """
     app = App(model=model, trace=trace)
     try:
-        return await app.run(flow, input, params=params)
+        outcome = await app.run(flow, input, params=params)
+        if outcome.waiting_for is not None:
+            raise WiringError(
+                f"the flow waits for {outcome.waiting_for!r}, and a run of bb.run ends with the call",
+                flow=flow_id(flow),
+                remedy="hold a bb.App: app.session(flow, ...) for a conversation, app.run and app.deliver for events",
+            )
+        return outcome
     finally:
         await app.stop(timedelta(0))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final, cast
@@ -14,7 +14,7 @@ from bb.codec import loads
 from bb.engine.outcome import RunInfo
 from bb.engine.plan import Plan
 from bb.engine.runner import Runner
-from bb.errors import BBError, Conflict, CorruptRecord, RunBusy, UnknownRun
+from bb.errors import BBError, Conflict, CorruptRecord, Fenced, RunBusy, UnknownFlow, UnknownRun
 from bb.identity import Tree, changes
 from bb.log import (
     RUNS,
@@ -27,10 +27,15 @@ from bb.log import (
     Failed,
     Forgotten,
     History,
+    Parked,
     Saved,
+    Seen,
     Started,
     Stopped,
     Submitted,
+    UndoFailed,
+    Unwinding,
+    Unwound,
     control_stream,
     decode,
     encode,
@@ -100,6 +105,7 @@ class Archive:
             history.attempts,
             moment(started.at),
             moment(history.progress),
+            waiting_for=history.parked.source if history.parked is not None else None,
             error=f"{failure.path}: {failure.detail}" if failure is not None else "",
         )
 
@@ -154,7 +160,15 @@ class Archive:
                 return Event("run.end" if final else "run.retry", run_id, path, moment(at), root, attempt, detail)
             case Ended(status=status, at=at, flow=flow):
                 return Event("run.end", run_id, flow, moment(at), flow, attempt, status)
-            case Entered() | Decided() | Entry() | Forgotten() | Submitted() | Stopped():
+            case Unwinding(path=path, at=at, error=named):
+                return Event("unwind.start", run_id, path, moment(at), root, attempt, named)
+            case UndoFailed(path=path, at=at, detail=detail):
+                return Event("cleanup.failed", run_id, path, moment(at), root, attempt, detail)
+            case Unwound(path=path, at=at):
+                return Event("unwind.end", run_id, path, moment(at), root, attempt)
+            case Parked(path=path, at=at, source=source):
+                return Event("run.parked", run_id, path, moment(at), root, attempt, source)
+            case Seen() | Entered() | Decided() | Entry() | Forgotten() | Submitted() | Stopped():
                 return None  # what these led to shows in the savepoints
 
     async def cancel(self, run_id: str) -> None:
@@ -176,8 +190,45 @@ class Archive:
             started = history.started
             if history.ended is not None or started is None:
                 return
+            await self._settle(history, lease)
+            await self._runner.sessions.close(history, lease, over=False)
             end = Ended("cancelled", self._now(), started.flow, started.at, history.attempts)
             await self._store.append(run_stream(run_id), history.length, [encode(end, lease.fence)], lease)
+
+    async def _settle(self, history: History, lease: Lease) -> None:
+        """Undo what a run has open that is ended.
+
+        Raises:
+            UnknownFlow: its flow is not registered, and only that could undo it.
+        """
+        if not await self._runner.settler.is_open(history):
+            return
+        started = history.started
+        assert started is not None
+        plan = self._plans.get(started.flow)
+        if plan is None:
+            raise UnknownFlow(
+                f"run {history.run_id} has something to undo, and its flow {started.flow!r} is not registered",
+                remedy="register the flow, and cancel the run then",
+            )
+        if not await self._held(plan, history, lease, self._runner.settler.settle):
+            error("an undo failed; the run is ended all the same", run_id=history.run_id, flow=started.flow)
+
+    async def _held(
+        self,
+        plan: Plan,
+        history: History,
+        lease: Lease,
+        work: Callable[[Plan, History, Lease], Awaitable[bool]],
+    ) -> bool:
+        """Do something that may take longer than a lease lasts."""
+        lost: list[Fenced] = []
+        keeper = self._runner.leases.keeper
+        keeper.hold(lease, history.run_id, lost.append, lambda: None, lambda: False)
+        try:
+            return await work(plan, history, lease)
+        finally:
+            keeper.drop(lease)
 
     async def forget(self, run_id: str, path: str) -> None:
         """Drop what a run remembers at a path and below it."""
@@ -191,6 +242,34 @@ class Archive:
                     remedy=f"its paths are {', '.join(sorted(known)) or 'none'}",
                 )
             await self._store.append(run_stream(run_id), history.length, [encode(Forgotten(path), lease.fence)], lease)
+
+    async def rewrite(
+        self, history: History, gone: Sequence[Forgotten], first: Callable[[], Awaitable[object]]
+    ) -> None:
+        """Drop what a run remembers at some places, after doing something `first`, unless the run has gone on meanwhile.
+
+        Raises:
+            RunBusy: it is going on, or it has.
+        """
+        async with self._leased(history.run_id) as lease:
+            if (await self.history(history.run_id)).length != history.length:
+                raise RunBusy(
+                    f"run {history.run_id} has gone on", after=timedelta(0), remedy="look at it, and try again"
+                )
+            await first()
+            records = [encode(fact, lease.fence) for fact in gone]
+            if records:
+                await self._store.append(run_stream(history.run_id), history.length, records, lease)
+
+    async def discard(self, run_id: str) -> None:
+        """Drop a run that cannot be read.
+
+        Raises:
+            RunBusy: it is going on.
+        """
+        async with self._leased(run_id) as lease:
+            await self._store.delete(run_stream(run_id), lease)
+            await self._store.delete(control_stream(run_id))
 
     async def prune(self) -> int:
         """Drop runs that are over their retention, and expire those over their ttl; one in use is left alone."""
@@ -214,24 +293,27 @@ class Archive:
             return await self._drop(run_id, info.length)
         history = await self.history(run_id)
         plan = self._plans.get(history.started.flow) if history.started is not None else None
-        outlived = plan is not None and self._runner.outlived(plan, history)
+        outlived = plan is not None and self._runner.settler.outlived(plan, history)
         # a job that still waits for its turn is accepted work, however long no app was started
         waiting = history.is_waiting_job and not history.is_stuck
         # a ttl says how long it is kept; nothing does for a flow that nobody registered
-        kept = waiting or (plan is not None and plan.ttl is not None)
+        kept = waiting or history.parked is not None or (plan is not None and plan.ttl is not None)
         abandoned = not kept and now - moment(history.progress) > self.retention
-        if outlived:
+        if outlived and plan is not None:
             async with self._leased(run_id) as lease:
                 if (await self.history(run_id)).length == history.length:
-                    await self._runner.expire(history, lease)
-                    return True
+                    return await self._held(plan, history, lease, self._runner.settler.expire)
             return False
-        return abandoned and await self._drop(run_id, history.length)
+        return (
+            abandoned and not await self._runner.settler.is_open(history) and await self._drop(run_id, history.length)
+        )
 
     async def _drop(self, run_id: str, length: int) -> bool:
         async with self._leased(run_id) as lease:
-            if (await self.history(run_id)).length != length:
+            history = await self.history(run_id)
+            if history.length != length:
                 return False
+            await self._runner.sessions.close(history, lease, over=True)
             await self._store.delete(run_stream(run_id), lease)
             await self._store.delete(control_stream(run_id))
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
 from attrs import field, frozen
@@ -13,7 +13,7 @@ from bb.log import Origin
 from bb.messages import Input
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class Ask:
     """What a caller wants to have run; `input` None means: go on with the run."""
 
@@ -31,6 +31,8 @@ class Ask:
     detach: bool = False
     replace: bool = False
     fresh: bool = False
+    opening: Callable[[], Awaitable[None]] | None = None
+    """What is to be done before a run of this id starts, if there is none yet; it may refuse it."""
     wait: timedelta = timedelta(seconds=60)
     """How long to wait for another process that runs it."""
 

@@ -9,10 +9,12 @@ from attrs import evolve
 
 from bb.engine.context import Context, Lane
 from bb.engine.plan import Node
-from bb.engine.run import State, merged
 from bb.engine.shared import Latch, Seat, Shared, taken
+from bb.engine.state import State, merged
 from bb.engine.tasks import LOSER_GRACE, stop, together
 from bb.errors import Interruption, NobodyWon, SelectConflict
+from bb.flows.names import is_symbol
+from bb.flows.tree import DurableFlow, NamedFlow, flow_id
 from bb.log import Forgotten, load_delta
 from bb.logs import warning
 
@@ -27,11 +29,15 @@ async def run_all(node: Node, state: State, path: str, ctx: Context, perform: Pe
 
     async def member(part: Node, seat: Seat | None) -> State:
         with taken(seat):
-            return await perform(part, start, f"{path}/{part.segment}", evolve(inner, seat=seat))
+            return await perform(part, start.came_to(None), f"{path}/{part.segment}", evolve(inner, seat=seat))
 
     members = [member(part, seat) for part, seat in zip(node.parts, _seats(node, ctx), strict=True)]
     outs = await together(members, to_end=ctx.scope is not None)
     out = await _merged(start, outs, path, ctx)
+    for part, one in zip(node.parts, outs, strict=True):
+        named = isinstance(part.flow, NamedFlow | DurableFlow) and is_symbol(part.flow.id)
+        if named and ctx.run.plan.uses_symbols:
+            out = out.bound(flow_id(part.flow), one.last)
     if ctx.shared is not None:
         for message in out.chat[len(state.chat) :]:
             ctx.shared.append(message)
@@ -85,6 +91,7 @@ async def run_one(node: Node, state: State, path: str, ctx: Context, perform: Pe
     if chosen is not None:
         part = next(part for part in node.parts if part.segment == chosen)
         return await perform(part, start, f"{path}/{part.segment}", evolve(ctx, aside=True))
+    ctx.lane.begin()  # nobody has won yet, and in a halted branch nobody may
     seats = _seats(node, ctx)
     lanes = [Lane(ctx.lane) for _ in node.parts]
     views = [ctx.shared.fork() if ctx.shared is not None else None for _ in node.parts]

@@ -16,12 +16,15 @@ from bb.engine.ask import Ask
 from bb.engine.live import Live
 from bb.engine.plan import Plan
 from bb.engine.runner import Runner
-from bb.errors import BBError, Interruption, RunBusy, RunCancelled, WiringError
-from bb.log import RUNS, Ended, History, decode, run_stream
+from bb.errors import BBError, Interruption, RunBusy, RunCancelled, UnknownRun, WiringError
+from bb.log import RUNS, Ended, History, Parked, decode, run_stream
 from bb.logs import error, warning
 
 SWEEP: Final = 30.0  # seconds between looks for runs whose holder died elsewhere
 PRUNE: Final = 3600.0  # seconds between prunings
+_PATIENCE: Final = timedelta(
+    seconds=5
+)  # for who holds a run to which something was delivered, and may be about to leave
 
 
 class Jobs:
@@ -40,6 +43,7 @@ class Jobs:
         self._parked: set[str] = set()
         self._stopping = False
         self._pruned = time.monotonic()
+        runner.wake = self.wake
 
     @property
     def started(self) -> bool:
@@ -59,7 +63,8 @@ class Jobs:
         self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
         self._stopping = False
         self._slots = asyncio.Semaphore(self._workers)
-        self._tasks, self._busy = set(), set()
+        self._tasks = {task for task in self._tasks if task.get_loop() is self._loop}
+        self._busy = set()
         try:
             await self._sweep(None)
         except BaseException:
@@ -88,6 +93,29 @@ class Jobs:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1)
+        self._stopping = False
+
+    def delivered(self, run_id: str) -> None:
+        """Go on, in the background of the running loop, with a run that an event was delivered to, if its flow is known."""
+        self._spawn(self._delivered(run_id))
+
+    async def _delivered(self, run_id: str) -> None:
+        try:
+            history = await self._archive.history(run_id)
+        except UnknownRun:
+            return  # it has not begun yet
+        except BBError as problem:
+            error("a run that something was delivered to cannot be read", run_id=run_id, error=str(problem))
+            return
+        started = history.started
+        plan = self._plans.get(started.flow) if started is not None else None
+        if plan is not None and history.resumes:
+            await self._run(_by_itself(plan, run_id, _PATIENCE))
+
+    def wake(self, ask: Ask) -> None:
+        """Go on with a run whose event came just when it had parked."""
+        if not self._stopping:
+            self._spawn(self._run(_by_itself(ask.plan, ask.run_id, _PATIENCE)))
 
     def _live(self) -> list[Live]:
         return [run for run in self._runner.running if not run.ended]
@@ -126,18 +154,25 @@ class Jobs:
             if run_id in self._busy:
                 continue
             try:
-                if isinstance(decode(info.last, f"the last record of run {run_id}"), Ended):
+                last = decode(info.last, f"the last record of run {run_id}")
+                if isinstance(last, Ended) or (isinstance(last, Parked) and await self._has_to_wait(last, run_id)):
                     continue
                 history = History(run_id)
                 history.read(await self._runner.store.read(run_stream(run_id)))
-                self._consider(history, registered)
+                if history.parked is None or not await self._has_to_wait(history.parked, run_id):
+                    self._consider(history, registered)
             except BBError as problem:
                 # one that cannot be read never stops the others
                 error("an unfinished run cannot be resumed", run_id=run_id, error=str(problem))
 
+    async def _has_to_wait(self, parked: Parked, run_id: str) -> bool:
+        if parked.flow not in self._plans:
+            return True
+        return not await self._runner.sessions.has_come(parked.session, parked.source, run_id)
+
     def _consider(self, history: History, registered: str | None) -> None:
         started = history.started
-        if started is None or not history.is_waiting_job:
+        if started is None or not history.resumes:
             return
         if registered is not None and started.flow != registered:
             return
@@ -156,29 +191,30 @@ class Jobs:
                 self._parked.add(history.run_id)
                 error("a run ended its process again and again and is left to people", run_id=history.run_id)
             return
-        ask = Ask(
-            plan=plan, input=None, run_id=history.run_id, turn=True, recovery=True, detach=True, wait=timedelta(0)
-        )
-        self._resume(ask)
+        self._resume(_by_itself(plan, history.run_id, timedelta(0)))
 
     def _resume(self, ask: Ask) -> None:
         if ask.run_id not in self._busy:
             self._busy.add(ask.run_id)
-            self._spawn(self._run(ask))
+            self._spawn(self._run_in_turn(ask))
 
-    async def _run(self, ask: Ask) -> None:
+    async def _run_in_turn(self, ask: Ask) -> None:
         try:
             async with self._slots:
                 if not self._stopping:
-                    await self._runner.outcome(ask)
+                    await self._run(ask)
+        finally:
+            self._busy.discard(ask.run_id)
+
+    async def _run(self, ask: Ask) -> None:
+        try:
+            await self._runner.go_on(ask)
         except RunCancelled:
             pass  # as somebody wished
         except (RunBusy, Interruption):
             pass  # somebody else has it, a later look finds it, or it waits no more
         except BBError as problem:
             error("a job failed", run_id=ask.run_id, flow=ask.plan.name, error=str(problem))
-        finally:
-            self._busy.discard(ask.run_id)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -197,3 +233,8 @@ class Jobs:
             act()
         else:
             loop.call_soon_threadsafe(act)
+
+
+def _by_itself(plan: Plan, run_id: str, wait: timedelta) -> Ask:
+    """What goes on with a run that nobody waits for."""
+    return Ask(plan=plan, input=None, run_id=run_id, turn=True, recovery=True, detach=True, wait=wait)

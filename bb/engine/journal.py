@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol, TypeAlias, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from bb.clock import Clock
 from bb.codec import Codec, dumps, loads
@@ -28,6 +28,8 @@ class Journal(Protocol):
     history: History
     """What is remembered so far."""
     codec: Codec
+    lease: Lease | None
+    """What it is written under; None while a finished run is only replayed."""
 
     async def record(self, *facts: Fact) -> None:
         """Keep facts, all or none; they are safe when this returns, and it returns even when the caller is cancelled.
@@ -49,8 +51,8 @@ class Journal(Protocol):
         """A number for a durable flow entered now."""
         ...
 
-    async def keep_tree(self, stream: str, form: Tree) -> bool:
-        """Keep the canonical form behind a signature; False: not before anything is recorded."""
+    async def keep_tree(self, stream: str, form: Tree, wire: object) -> bool:
+        """Keep the flow behind a signature, as its canonical form and on the wire; False: not before anything is recorded."""
         ...
 
     async def tree(self, signature: str) -> Tree | None:
@@ -84,7 +86,7 @@ class LogJournal:
         self._stream = run_stream(history.run_id)
         self._length = history.length
         self._queue: list[_Waiting] = []
-        self._trees: dict[str, Tree] = {}
+        self._trees: dict[str, tuple[Tree, object]] = {}
         self._busy = False
 
     async def record(self, *facts: Fact) -> None:
@@ -124,25 +126,25 @@ class LogJournal:
         """A number for a durable flow entered now."""
         return max(self.history.scopes, default=-1) + 1
 
-    async def keep_tree(self, stream: str, form: Tree) -> bool:
-        """Keep the canonical form behind a signature, once for all runs; False: not before anything is recorded.
+    async def keep_tree(self, stream: str, form: Tree, wire: object) -> bool:
+        """Keep the flow behind a signature, once for all runs; False: not before anything is recorded.
 
         Replaying a finished run writes nothing.
         """
         if self.lease is None:
-            self._trees[stream] = form
+            self._trees[stream] = (form, wire)
             return False
-        record = dumps(form)
+        records = [dumps(form), dumps(wire)]
         with contextlib.suppress(Conflict):  # some run has kept it before, or an earlier try had landed
             for pause in _PAUSES:  # effects may be under way beside this: a store that fails for a moment stops none
                 try:
-                    await self._store.append(stream, 0, [record])
+                    await self._store.append(stream, 0, records)
                     return True
                 except (Conflict, StoreFull):
                     raise
                 except StoreError:
                     await self._clock.sleep(pause)
-            await self._store.append(stream, 0, [record])
+            await self._store.append(stream, 0, records)
         return True
 
     async def tree(self, signature: str) -> Tree | None:
@@ -220,8 +222,8 @@ class LogJournal:
         self.lease, opening = await self._claim()
         if await self._store.read(self._stream, self._length - 1) != self.history.tail:
             raise self._fenced()  # it was started over meanwhile, and this is another run's stream by now
-        for stream, form in self._trees.items():
-            await self.keep_tree(stream, form)
+        for stream, (form, wire) in self._trees.items():
+            await self.keep_tree(stream, form, wire)
         fence = self.lease.fence
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return [
@@ -288,3 +290,13 @@ async def outlasted(future: asyncio.Future[T]) -> asyncio.CancelledError | None:
     if cancelled is not None and not future.cancelled():
         future.exception()  # seen, even if nobody asks for it
     return cancelled
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """The result of work that a cancellation must not cut short: what was done is kept first, and the caller stops then."""
+    task = asyncio.ensure_future(work)
+    cancelled = await outlasted(task)
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result

@@ -21,7 +21,7 @@ LOOK: Final = 0.25  # seconds between looks at the control streams
 IDLE: Final = 5.0  # seconds the thread outlives the last lease
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class _Held:
     lease: Lease
     run_id: str

@@ -15,9 +15,10 @@ from bb.agents.turn import Turn
 from bb.engine.context import Context
 from bb.engine.ledger import HandlerLedger
 from bb.engine.plan import Node
-from bb.engine.run import Run, State, one_pick
+from bb.engine.run import Run
+from bb.engine.state import State, one_pick
 from bb.engine.tasks import is_cancelled, together
-from bb.errors import AgentFailed, BBError, Interruption, SelectConflict, UnknownSelect, WiringError
+from bb.errors import AgentFailed, BBError, Interruption, SelectConflict, UnknownSelect, WiringError, words_of
 from bb.flows.tree import Flow
 from bb.log import Delta
 from bb.logs import warning
@@ -44,6 +45,7 @@ async def run_agents(node: Node, flow: Flow, state: State, path: str, ctx: Conte
             if may_enter(known.selected, node.ahead.picks):
                 return _replay(known, node, state, path, ctx)
             await _discard(known, node, path, ctx)
+    ctx.lane.begin()
     if ctx.seat is not None:
         await ctx.seat.pass_through()
     if run.tracer is not None:
@@ -68,7 +70,7 @@ async def run_agents(node: Node, flow: Flow, state: State, path: str, ctx: Conte
         floor.check(delta.messages)
         took = run.clock.monotonic() - began if timed else 0.0
         if scope is not None:
-            ctx.lane.check()
+            ctx.lane.begin()
             delta = await scope.save(path, delta, took)
             if floor.streamed:
                 run.delivery.settle()
@@ -106,12 +108,12 @@ async def _speak(
     except Interruption:
         raise
     except (Exception, asyncio.CancelledError) as error:
-        if isinstance(error, asyncio.CancelledError) and (is_cancelled() or ctx.lane.closed):
+        if isinstance(error, asyncio.CancelledError) and (is_cancelled() or ctx.lane.closed or ctx.lane.halted):
             raise  # any other came from a task of the handler's own, and is a failure like all others
         if scope is not None:
             scope.journal.check()
         await ledger.forget_last_answer()
-        said, advice = str(error), ""
+        said, advice = words_of(error), ""
         if isinstance(error, BBError) and error.path in ("", path):
             said, advice = error.message, error.remedy  # the place is said once
         raise AgentFailed(

@@ -123,7 +123,7 @@ class HandlerLedger:
     def _check(self) -> None:
         if self._closed:
             raise Closed("the handler has returned", path=self._path, remedy="await what you start inside the handler")
-        self._ctx.lane.check()
+        self._ctx.lane.begin()
         if self._ctx.scope is not None:
             self._ctx.scope.journal.check()
 

@@ -26,6 +26,7 @@ class Live:
         self.flow = flow
         self.fingerprint = fingerprint
         self.detached = detached
+        self.session_id: str | None = None
         self.delivery = Delivery(run_id)
         self.cancel_asked = False
         self._lost: Fenced | None = None
@@ -97,7 +98,7 @@ class Live:
         """Somebody asked for the run to be cancelled for good; asking again changes nothing."""
         if not self.cancel_asked:
             self.cancel_asked = True
-            self.lane.close()  # a handler may swallow the cancellation; what comes after it is refused
+            self.lane.halt()  # a handler may swallow the cancellation; what comes after it is refused
             self.interrupt()
 
     def wait_done(self, seconds: float) -> asyncio.Future[Any]:

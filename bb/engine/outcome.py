@@ -1,16 +1,14 @@
-"""What people get to see of runs: how one came out, and the list of them."""
+"""What people get to see: how a run came out, the list of runs, a turn of a conversation, what became of an event."""
 
 from __future__ import annotations
 
-from copy import deepcopy
 from datetime import datetime
-from types import NoneType
-from typing import Final
 
 from attrs import evolve, frozen
 
 from bb.log import Status
 from bb.messages import Message, Usage
+from bb.plain import own
 
 
 @frozen
@@ -18,7 +16,10 @@ class Outcome:
     """How a run came out."""
 
     answer: str
-    """All delivered stages joined by blank lines; without a `Respond`, the last message the run added."""
+    """All delivered stages joined by blank lines; without a `Respond`, the last message the run added.
+
+    Of a parked run: the delivered stages, and then what it asks.
+    """
     messages: tuple[Message, ...]
     """What the run added to the chat."""
     value: object
@@ -30,14 +31,12 @@ class Outcome:
     replayed: tuple[str, ...] = ()
     """The paths that were replayed from savepoints, in order."""
     waiting_for: str | None = None
-    """What a parked run waits for; None when it has finished."""
+    """The source of the event that a parked run waits for; None when it has finished."""
 
     def own(self) -> Outcome:
         """The same for one more caller: what it does to the value, the others do not see."""
-        return self if isinstance(self.value, _PLAIN) else evolve(self, value=deepcopy(self.value))
-
-
-_PLAIN: Final = (str, bytes, int, float, bool, NoneType)
+        value = own(self.value)
+        return self if value is self.value else evolve(self, value=value)
 
 
 @frozen
@@ -54,3 +53,35 @@ class RunInfo:
     waiting_for: str | None = None
     error: str = ""
     """The last failure, for people to read."""
+
+
+@frozen
+class SessionTurn:
+    """One turn of a conversation: what the flow said, and whether it waits for a reply."""
+
+    prompt: str
+    """What to show or speak: the last view since the last reply; of a finished flow its answer."""
+    waiting_for: str | None
+    """The source that a reply is for; None when the flow has finished."""
+    outcome: Outcome
+    """How the run stood at the end of the turn."""
+    turn_id: str
+
+    @property
+    def done(self) -> bool:
+        """Whether the flow has finished."""
+        return self.waiting_for is None
+
+
+@frozen
+class Delivery:
+    """What became of an event."""
+
+    delivery_id: str
+    to: tuple[str, str] | None
+    """The run and path that got it; None while it waits to be waited for, or when it was taken long ago."""
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that got it."""
+        return None if self.to is None else self.to[0]

@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import assert_never
+from typing import Final
 
 from attrs import field, frozen
 
+from bb.flows.base import changed
 from bb.flows.options import DurableOptions
 from bb.flows.tree import (
     All,
     AnyFlow,
+    Await,
     Chain,
+    Checkpoint,
     DurableFlow,
     Flow,
     Group,
     NamedFlow,
     Notify,
+    Once,
     One,
     Respond,
+    Return,
+    Run,
+    Saga,
+    Scope,
     Select,
+    Timeout,
+    Unless,
+    When,
+    WithTools,
     body_of,
     children,
     flow_id,
-    is_durable,
     picks_of,
     segment,
+    slots,
 )
-from bb.identity import Tree, signature_of, tree
+from bb.identity import Tree, body_key, signature_of, tree
+from bb.ops import Catalogue
+from bb.record import Record
 
 
-@frozen
-class Ahead:
+@frozen(eq=False, repr=False)
+class Ahead(Record):
     """What is known, before a node runs, of what follows it."""
 
     responds: bool = False
@@ -43,32 +57,51 @@ class Ahead:
     """The ids that the next `Select` offers; None when none comes next."""
 
 
-@frozen
-class Node:
+@frozen(eq=False, repr=False)
+class Node(Record):
     """One node of a prepared flow; `name` is the nearest id, its own or that of the flow around it."""
 
     flow: AnyFlow
+    """As the app knows it: agents and senders that were only names are the functions they stand for."""
     segment: str
     name: str
     ahead: Ahead
     parts: tuple[Node, ...] = ()
+    """What a wrapper wraps, the steps of a chain, the members of a group, or the target of a `Run`."""
     signature: str = ""
-    """Of durable flows and of the root."""
+    """Of durable flows and of the root; of a `Once`, the key of its body."""
     form: Tree = field(factory=dict, repr=False)
+    bodies: Mapping[str, tuple[Node, ...]] = field(factory=dict, repr=False)
+    """The statements of a statement, by slot."""
+    index: int = 0
+    """Its position among its siblings."""
+    returns: bool = False
+    """Whether a `Return` inside leaves this named flow."""
+    checkpoints: bool = False
+    """Whether the flow has checkpoints."""
 
 
-@frozen
-class Plan:
+@frozen(eq=False, repr=False)
+class Plan(Record):
     """A flow ready to run."""
 
     root: Node
     durable: bool
     """Whether any part is durable, and so whether the store is touched."""
+    flow: AnyFlow
+    """The flow it was made from."""
+    catalogue: Catalogue
+    """What the names in it stand for."""
+    unwinds: bool = False
+    """Whether anything in it has to be unwound."""
+    uses_symbols: bool = False
+    """Whether it holds anything but agents and groups of them."""
+    waits: bool = False
+    """Whether it may park."""
 
-    @property
-    def flow(self) -> AnyFlow:
-        """The flow it was made from."""
-        return self.root.flow
+    def runs(self, flow: str) -> bool:
+        """Whether a `Run` inside runs that flow."""
+        return any(isinstance(node.flow, Run) and node.flow.flow == flow for node in _nodes(self.root))
 
     @property
     def name(self) -> str:
@@ -103,46 +136,120 @@ def _options(flow: AnyFlow) -> Iterator[DurableOptions]:
         yield from _options(child)
 
 
-def prepare(flow: AnyFlow) -> Plan:
-    """Prepare a flow."""
-    return Plan(_node(flow, segment("flow", 0, flow), flow_id(flow), Ahead(ends=True)), is_durable(flow))
+@frozen(eq=False, repr=False)
+class Known(Record):
+    """What the names in a flow stand for: the catalogue of the app, and the flows registered with it."""
+
+    catalogue: Catalogue = Catalogue()
+    flows: Mapping[str, AnyFlow] = field(factory=dict)
 
 
-def _node(flow: AnyFlow, at: str, name: str, ahead: Ahead) -> Node:
+NOTHING: Final = Known()
+
+
+def prepare(flow: AnyFlow, known: Known = NOTHING) -> Plan:
+    """Prepare a flow that passed its check."""
+    root = _node(flow, segment("flow", 0, flow), flow_id(flow), Ahead(ends=True), known)
+    nodes = list(_nodes(root))
+    kinds = {type(body_of(node.flow)) for node in nodes}
+    durable = any(isinstance(node.flow, DurableFlow) for node in nodes)
+    return Plan(root, durable, flow, known.catalogue, bool(kinds & _UNWOUND), not kinds <= _SPEAKING, Await in kinds)
+
+
+_UNWOUND: Final = {Saga, Scope, Timeout}
+_SPEAKING: Final = {Flow, Chain, Select, All, One, Group, Respond, Notify}
+
+
+def _nodes(node: Node) -> Iterator[Node]:
+    yield node
+    for part in (*node.parts, *(part for parts in node.bodies.values() for part in parts)):
+        yield from _nodes(part)
+
+
+def _node(flow: AnyFlow, at: str, name: str, ahead: Ahead, known: Known, index: int = 0) -> Node:
     match flow:
         case NamedFlow():
-            inner = _node(flow.body, at, flow.id, ahead)
-            return Node(flow, at, flow.id, ahead, (inner,))
+            inner = _node(flow.body, at, flow.id, ahead, known)
+            return Node(flow, at, flow.id, ahead, (inner,), index=index, returns=_returns(flow.body))
         case DurableFlow():
-            form = tree(flow, at)
-            inner = _node(flow.body, at, flow.id, ahead)
-            return Node(flow, at, flow.id, ahead, (inner,), signature_of(form), form)
-        case Chain(steps=steps):
-            parts = tuple(
-                _node(step, segment("body", i, step), flow_id(step) or name, _after(steps, i, ahead))
-                for i, step in enumerate(steps)
+            form = tree(flow, at, known.flows, known.catalogue)
+            inner = _node(flow.body, at, flow.id, ahead, known)
+            marks = any(isinstance(step, Checkpoint) for step in steps_of(flow))
+            return Node(
+                flow,
+                at,
+                flow.id,
+                ahead,
+                (inner,),
+                signature_of(form),
+                form,
+                index=index,
+                returns=_returns(flow.body),
+                checkpoints=marks,
             )
-            return Node(flow, at, name, ahead, parts)
+        case Chain(steps=steps):
+            return Node(flow, at, name, ahead, _row("body", steps, name, ahead, known), index=index)
         case Select(members=members):
-            return Node(flow, at, name, ahead, _branches(members, name, ahead))
+            return Node(flow, at, name, ahead, _branches(members, name, ahead, known), index=index)
         case All(members=members) | One(members=members) | Group(members=members):
             # beside others nothing may be streamed, but what a member selects goes on to what follows the group
-            return Node(flow, at, name, ahead, _branches(members, name, Ahead(picks=ahead.picks)))
-        case Flow() | Respond() | Notify():
-            return Node(flow, at, name, ahead)
-        case unreachable:
-            assert_never(unreachable)
+            beside = Ahead(picks=ahead.picks)
+            return Node(flow, at, name, ahead, _branches(members, name, beside, known), index=index)
+        case Flow(agents=agents):
+            bound = changed(flow, agents=tuple(map(known.catalogue.agent, agents)))
+            return Node(bound, at, name, ahead, index=index)
+        case Notify(send=None, name=sender):
+            return Node(changed(flow, send=known.catalogue.senders[sender]), at, name, ahead, index=index)
+        case Run(flow=target):
+            found = known.flows[target]
+            part = _node(found, segment("run", 0, found), flow_id(found), Ahead(), known)
+            return Node(flow, at, name, ahead, (part,), index=index)
+        case When() | Unless() | WithTools():
+            bodies = {slot: _row(slot, flows, name, ahead, known) for slot, flows in slots(flow)}
+            return Node(flow, at, name, ahead, bodies=bodies, index=index)
+        case Once(body=body):
+            bodies = {"body": _row("body", body, name, Ahead(), known)}
+            return Node(
+                flow,
+                at,
+                name,
+                ahead,
+                signature=body_key(body, known.flows, known.catalogue),
+                bodies=bodies,
+                index=index,
+            )
+        case _:
+            # what is said inside may become void, or go on in another round: nothing of it is streamed
+            bodies = {slot: _row(slot, flows, name, Ahead(), known) for slot, flows in slots(flow)}
+            return Node(flow, at, name, ahead, bodies=bodies, index=index)
 
 
-def _branches(members: tuple[AnyFlow, ...], name: str, ahead: Ahead) -> tuple[Node, ...]:
+def steps_of(flow: NamedFlow | DurableFlow) -> tuple[AnyFlow, ...]:
+    """The statements at the top of a named flow."""
+    return flow.body.steps if isinstance(flow.body, Chain) else (flow.body,)
+
+
+def _returns(flow: AnyFlow) -> bool:
+    """Whether a `Return` inside leaves the named flow around."""
+    if isinstance(flow, Return):
+        return True
+    inner = (child for _, child in children(flow) if not isinstance(child, NamedFlow | DurableFlow))
+    return any(map(_returns, inner))
+
+
+def _row(slot: str, flows: tuple[AnyFlow, ...], name: str, outer: Ahead, known: Known) -> tuple[Node, ...]:
+    """The nodes of statements that follow each other."""
+    aheads = [outer]  # from the last to the first, so that a long row costs no more than its length
+    for step in reversed(flows[1:]):
+        aheads.append(Ahead(responds=isinstance(body_of(step), Respond), picks=picks_of((step,), aheads[-1].picks)))
     return tuple(
-        _node(member, segment("branch", i, member), flow_id(member) or name, ahead) for i, member in enumerate(members)
+        _node(step, segment(slot, i, step), flow_id(step) or name, aheads[-1 - i], known, i)
+        for i, step in enumerate(flows)
     )
 
 
-def _after(steps: tuple[AnyFlow, ...], index: int, outer: Ahead) -> Ahead:
-    """What follows step `index` of a chain that `outer` follows."""
-    rest = steps[index + 1 :]
-    if not rest:
-        return outer
-    return Ahead(responds=isinstance(body_of(rest[0]), Respond), picks=picks_of(rest, outer.picks))
+def _branches(members: tuple[AnyFlow, ...], name: str, ahead: Ahead, known: Known) -> tuple[Node, ...]:
+    return tuple(
+        _node(member, segment("branch", i, member), flow_id(member) or name, ahead, known, i)
+        for i, member in enumerate(members)
+    )

@@ -1,11 +1,11 @@
-"""One run while it is in memory: what every step of it needs, and the state that steps hand on."""
+"""One run while it is in memory: what every step of it needs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from attrs import Factory, define, field
 
@@ -13,74 +13,17 @@ from bb.agents.ports import Sent
 from bb.clock import Clock
 from bb.codec import Codec
 from bb.engine.delivery import Delivery
+from bb.engine.envelope import Envelope
 from bb.engine.journal import Journal
 from bb.engine.plan import Plan
-from bb.errors import SelectConflict
-from bb.log import Delta
+from bb.engine.state import NO_SYMBOLS, State, changed
 from bb.logs import warning
-from bb.messages import NO_USAGE, Input, Message, Usage, spoken
+from bb.messages import NO_USAGE, Input, Usage
+from bb.stores.base import Lease
 from bb.trace import Event, EventKind, Tracer
 
-
-class State(NamedTuple):  # the cheapest of immutable values: every step makes one
-    """What steps hand on: the chat, where this run's part of it begins, up to where it was delivered, and the pick."""
-
-    chat: tuple[Message, ...]
-    seed: int
-    sent: int | None = None
-    selected: str | None = None
-    value: object = None
-
-    def plus(self, delta: Delta) -> State:
-        """The state after a step; a pick made earlier is gone."""
-        if not delta.messages:
-            return State(self.chat, self.seed, self.sent, delta.selected, self.value)
-        return State(self.chat + delta.messages, self.seed, self.sent, delta.selected, delta.value)
-
-    def picked(self, selected: str | None) -> State:
-        """The same state with another pick."""
-        return State(self.chat, self.seed, self.sent, selected, self.value)
-
-    def delivered(self) -> State:
-        """The state after a stage boundary."""
-        return State(self.chat, self.seed, len(self.chat), self.selected, self.value)
-
-    @property
-    def answer(self) -> str:
-        """The buffered answer: all delivered stages, or without any the last message of this run."""
-        if self.sent is not None:
-            return spoken(self.chat[self.seed : self.sent])
-        return self.chat[-1].content if len(self.chat) > self.seed else ""
-
-
-def merged(state: State, outs: Sequence[State], where: str) -> State:
-    """What concurrent members add up to, in declaration order.
-
-    Raises:
-        SelectConflict: they picked different ids.
-    """
-    chat, value = state.chat, state.value
-    for out in outs:
-        said = out.chat[len(state.chat) :]
-        if said:
-            chat, value = chat + said, out.value
-    return State(chat, state.seed, state.sent, one_pick([out.selected for out in outs], where), value)
-
-
-def one_pick(picks: Sequence[str | None], where: str) -> str | None:
-    """The one id that was picked, or None.
-
-    Raises:
-        SelectConflict: there are several.
-    """
-    made = sorted({pick for pick in picks if pick is not None})
-    if len(made) > 1:
-        raise SelectConflict(
-            f"concurrent agents selected {' and '.join(map(repr, made))}",
-            path=where,
-            remedy="let one agent decide, or make them agree",
-        )
-    return made[0] if made else None
+if TYPE_CHECKING:
+    from bb.engine.session_memory import SessionMemory
 
 
 class RunGates:
@@ -101,7 +44,7 @@ class RunGates:
         return self._events.setdefault(name, asyncio.Event())
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Run:
     """One run while it is being run."""
 
@@ -114,13 +57,33 @@ class Run:
     codec: Codec
     tracer: Tracer | None
     delivery: Delivery
+    envelope: Envelope
+    sessions: Callable[[Run, bool], SessionMemory]
+    """Opens the memory of the run's session: that of durable flows, or the one in the process."""
     journal: Journal | None = None
+    fresh: bool = False
+    """Whether checkpoints of earlier runs are ignored."""
+    until: str = ""
+    """The place of an await at which the walk parks, whatever came there since."""
     usage: Usage = NO_USAGE
     replayed: list[str] = Factory(list)
     gates: RunGates = Factory(RunGates)
     stage_claimed: bool = False
+    iterations: int = 0
+    """How often the loops of the run went round."""
+    claims: set[str] = Factory(set)
+    """The keys of every `Once` that others may be waiting for: the run is in its body, or in a saga around it."""
+    cleanups: int = 0
+    """How many cleanups are under way."""
+    symbols: Mapping[str, object] = NO_SYMBOLS
+    """What the session held when the run started or last resumed."""
+    start: State | None = None
+    reached: State | None = None
+    """The state after the last statement of the registered flow that is over."""
     trees: set[str] = field(factory=set)
     """Signatures whose tree the store has already; shared by all runs of an app."""
+    _sessions: dict[bool, SessionMemory] = field(factory=dict, init=False)
+    _locks: dict[str, asyncio.Lock] = field(factory=dict, init=False)
     _sent: Sent = field(init=False)
 
     @_sent.default
@@ -141,6 +104,49 @@ class Run:
         if self.journal is None or (sent.payload is None and not sent.metadata and not sent.params):
             return sent
         return Sent(sent.request, *deepcopy((sent.payload, sent.metadata, sent.params)))
+
+    @property
+    def has_session(self) -> bool:
+        """Whether the run belongs to a session that outlives it."""
+        return self.session_id != self.run_id
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells the run's input from others."""
+        started = self.journal.history.started if self.journal is not None else None
+        return started.fingerprint if started is not None else ""
+
+    def session(self, durable: bool) -> SessionMemory:
+        """What the run remembers for its session: in the store, or while the process lives."""
+        if durable not in self._sessions:
+            self._sessions[durable] = self.sessions(self, durable)
+        return self._sessions[durable]
+
+    @property
+    def used_process_memory(self) -> bool:
+        """Whether anything was remembered for as long as the process lives."""
+        return False in self._sessions
+
+    async def lease(self) -> Lease | None:
+        """The lease that the run is written under; a finished one that has something new is taken up again for it."""
+        journal = self.journal
+        if journal is not None and journal.lease is None:
+            await journal.record()
+        return journal.lease if journal is not None else None
+
+    def once_lock(self, key: str) -> asyncio.Lock:
+        """Keeps apart the places of one run that reach the same `Once` at once."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait by the clock of the app."""
+        await self.clock.sleep(seconds)
+
+    async def keep_symbols(self, place: str) -> None:
+        """Show later runs of the session what this one has bound so far."""
+        if self.has_session and self.reached is not None:
+            bound = {k: v for k, v in changed(self.symbols, self.reached.symbols).items() if k not in self.params}
+            await self.session(self.journal is not None).keep_symbols(bound, place)
 
     def spend(self, usage: Usage) -> None:
         """Count tokens."""

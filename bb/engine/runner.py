@@ -6,48 +6,39 @@ import asyncio
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Literal
 
 from attrs import evolve
 
 from bb.clock import Clock
 from bb.codec import Codec
 from bb.engine.ask import Ask, expired, in_use, not_waiting, other_input, was_cancelled
-from bb.engine.context import Context, Lane
-from bb.engine.journal import Journal, LogJournal
+from bb.engine.attempt import Attempts
+from bb.engine.envelope import Envelope
 from bb.engine.leases import LEASE_SECONDS, Leases, Tenure
 from bb.engine.live import Live
 from bb.engine.outcome import Outcome
-from bb.engine.plan import Plan
-from bb.engine.run import Run, State
-from bb.engine.walk import perform
+from bb.engine.plan import Known
+from bb.engine.settler import Settler
+from bb.engine.walker import Walker
 from bb.errors import (
-    BBError,
     Conflict,
+    CorruptRecord,
     Fenced,
     InputConflict,
     Interrupted,
     Interruption,
     RunBusy,
-    StoreError,
     WiringError,
 )
 from bb.log import (
-    Attempted,
-    Ended,
-    Failed,
     Given,
     History,
-    Started,
-    Stopped,
     Submitted,
     control_stream,
-    dump_given,
     encode,
-    load_given,
     millis,
-    moment,
     run_stream,
 )
 from bb.messages import Input
@@ -77,6 +68,8 @@ class Runner:
         clock: Clock,
         tracer: Tracer | None,
         model: Model | None,
+        envelope: Envelope,
+        known: Callable[[], Known],
         owner_nonce: str,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
@@ -84,10 +77,13 @@ class Runner:
         self.codec = codec
         self.clock = clock
         self._processes: dict[int, _Process] = {}
-        self._tracer = tracer
-        self._model = model
+        self.walker = Walker(store=store, codec=codec, clock=clock, tracer=tracer, model=model, envelope=envelope)
+        self._attempts = Attempts(self.walker)
+        self.settler = Settler(self.walker, known)
+        self.sessions = self.walker.sessions
         self.leases = Leases(store, owner_nonce, lease_seconds)
-        self._trees: set[str] = set()
+        self.wake: Callable[[Ask], None] = lambda _: None
+        """Goes on with a run, in the background of the running loop; the app's jobs see to it."""
 
     @property
     def live(self) -> dict[str, Live]:
@@ -125,6 +121,24 @@ class Runner:
                     raise
                 ask = evolve(ask, known=True, replace=False)
 
+    async def go_on(self, ask: Ask) -> Outcome:
+        """As `outcome`, as long as the run parks where its event has come already.
+
+        Who joins a run that is just parking gets an outcome without the event; who parked has not seen it either.
+
+        Raises:
+            BBError: the run failed, was refused or was interrupted.
+        """
+        while True:
+            outcome = await self.outcome(ask)
+            if not await self._has_come(outcome):
+                return outcome
+            ask = evolve(ask, known=True, replace=False)
+
+    async def _has_come(self, outcome: Outcome) -> bool:
+        source = outcome.waiting_for
+        return source is not None and await self.sessions.has_come(outcome.session_id, source, outcome.run_id)
+
     def join(self, ask: Ask) -> Live:
         """The live run of this id, started if there is none, with the caller counted in.
 
@@ -153,6 +167,7 @@ class Runner:
                     live.detached = live.detached or ask.detach
                     return live
             live = Live(ask.run_id, ask.plan.name, print_, ask.detach)
+            live.session_id = ask.session_id
             live.enter()
             if ask.plan.durable:
                 mine.live[ask.run_id] = live
@@ -163,7 +178,9 @@ class Runner:
     async def record_job(self, ask: Ask) -> None:
         """Put a job on record, so that any later start finds it."""
         ask = evolve(ask, origin="job")
-        fact = self._opening(ask, History(ask.run_id))
+        fact = self.walker.opening(ask, History(ask.run_id))
+        if ask.opening is not None and not await self.store.read(run_stream(ask.run_id)):
+            await ask.opening()
         try:
             await self.store.append(run_stream(ask.run_id), 0, [encode(fact, 0)])
         except Conflict:
@@ -174,7 +191,7 @@ class Runner:
         history = History(ask.run_id)
         history.read(await self.store.read(run_stream(ask.run_id)))
         await self._admit(ask, history, None)
-        if self.outlived(ask.plan, history):
+        if self.settler.outlived(ask.plan, history):
             raise expired(ask)
         if history.finished or history.is_waiting_job:
             return
@@ -189,18 +206,18 @@ class Runner:
         try:
             history = await self._reread(ask, history, lease)
             if not (history.finished or history.is_waiting_job):
-                fact = Submitted(millis(self.clock.now())) if history.started else self._opening(ask, history)
+                fact = Submitted(millis(self.clock.now())) if history.started else self.walker.opening(ask, history)
                 await self.store.append(run_stream(ask.run_id), history.length, [encode(fact, lease.fence)], lease)
         finally:
             await self.leases.release(lease)
 
     async def _plain(self, live: Live, ask: Ask) -> Outcome:
-        run = self._new_run(ask, live, ask.input or Input(), None)
+        run = self.walker.new_run(ask, live, ask.input or Input(), None)
         root, name = ask.plan.root.segment, ask.plan.name
         run.emit("run.start", root, name)
         how = "failed"
         try:
-            outcome = await self._walk(run, live.lane)
+            outcome = await self.walker.walk(run, live.lane)
             how = "finished"
             return outcome
         except asyncio.CancelledError:
@@ -208,10 +225,15 @@ class Runner:
             raise
         finally:
             run.emit("run.end", root, name, how, usage=run.usage)
+            await self.sessions.end(run)
 
     async def _main(self, live: Live, ask: Ask) -> Outcome:
         try:
-            return await self._durable(live, ask)
+            outcome = await self._durable(live, ask)
+            with contextlib.suppress(Interruption):  # it is on record that it parked: a later look finds the event
+                if await self._has_come(outcome):  # it came after the run's last look, while its lease was still held
+                    self.wake(ask)
+            return outcome
         except asyncio.CancelledError:
             if live.cancel_asked:  # while it waited for a holder elsewhere, who is asked as well
                 raise was_cancelled(ask.run_id, ask.plan.name) from None
@@ -227,32 +249,56 @@ class Runner:
 
     async def _durable(self, live: Live, ask: Ask) -> Outcome:
         history = History(ask.run_id)
-        if ask.known:
+        if ask.known and not ask.replace:
             history.read(await self.store.read(run_stream(ask.run_id)))
-            if not ask.replace:
-                await self._admit(ask, history, None)
+            await self._admit(ask, history, None)
         tenure = Tenure(self.leases, self.clock, live, ask)
         try:
-            if ask.replace or not history.finished:
+            if ask.replace or not (history.finished or await self._only_waits(ask, history)):
                 lease = await tenure.take()
-                if ask.known:
+                if ask.replace:
+                    ask = await self._given_up(ask, lease)
+                elif ask.known:
                     history = await self._reread(ask, history, lease)
             if history.finished:  # by now: replaying it changes nothing, and so needs no lease
                 await tenure.end()
-            return await self._attempt(live, ask, history, tenure)
+            else:
+                ask = evolve(ask, plan=await self.settler.as_begun(ask.plan, history, tenure.lease))
+            if history.started is None and ask.opening is not None:
+                await ask.opening()
+            return await self._attempts.make(live, ask, history, tenure)
         finally:
             await tenure.end()
 
+    async def _only_waits(self, ask: Ask, history: History) -> bool:
+        """Whether a run is parked and nothing has happened since: going on with it records nothing, and needs no lease."""
+        parked = history.parked
+        if parked is None or not history.still or self.settler.outlived(ask.plan, history):
+            return False
+        known = history.scope(ask.plan.root.segment)
+        if known is None or known.signature != ask.plan.root.signature:
+            return False
+        if await self.store.read(control_stream(ask.run_id)):
+            return False
+        return not await self.sessions.has_come(parked.session, parked.source, ask.run_id)
+
+    async def _given_up(self, ask: Ask, lease: Lease) -> Ask:
+        """Drop all that is known of a run id; the run that begins anew stays in the session of the old."""
+        stream, old = run_stream(ask.run_id), History(ask.run_id)
+        with contextlib.suppress(CorruptRecord):  # what cannot be read can still be given up
+            old.read(await self.store.read(stream))
+        await self.sessions.close(old, lease, over=True)
+        await self.store.delete(stream, lease)
+        await self.store.delete(control_stream(ask.run_id))
+        if ask.session_id is not None or old.started is None:
+            return ask
+        return evolve(ask, session_id=old.started.session)
+
     async def _reread(self, ask: Ask, history: History, lease: Lease) -> History:
         """What happened until the lease was ours."""
-        stream = run_stream(ask.run_id)
-        if ask.replace:
-            await self.store.delete(stream, lease)
-            await self.store.delete(control_stream(ask.run_id))
-            return History(ask.run_id)
         if not await self.follow(history):
             history = History(ask.run_id)
-            history.read(await self.store.read(stream))
+            history.read(await self.store.read(run_stream(ask.run_id)))
         await self._admit(ask, history, lease)
         return history
 
@@ -265,100 +311,6 @@ class Runner:
         history.read(records[known:])
         return True
 
-    async def _attempt(self, live: Live, ask: Ask, history: History, tenure: Tenure) -> Outcome:
-        journal = LogJournal(history, self.store, self.codec, self.clock, tenure.lease, tenure.claim)
-        live.on_lost = journal.interrupt
-        plan, root = ask.plan, ask.plan.root.segment
-        new, was_over = history.started is None, history.ended is not None
-        if tenure.lease is not None:
-            await journal.record(self._opening(ask, history, live.fingerprint))
-        started = history.started
-        assert started is not None
-        live.fingerprint = started.fingerprint
-        given = load_given(started.given, self.codec)
-        run = self._new_run(evolve(ask, params=given.params, session_id=started.session), live, given.input, journal)
-        run.emit("run.start" if new else "run.resumed", root, plan.name)
-        how = "interrupted"
-        outcome: Outcome | None = None
-        try:
-            if ask.known and tenure.lease is not None and await self._cancel_is_pending(ask.run_id, was_over):
-                live.cancel_asked = True
-                raise asyncio.CancelledError
-            outcome = await self._walk(run, live.lane)
-            if history.ended is None:
-                await journal.record(self._ended(run, started, "finished"))
-            how = "finished"
-            return outcome
-        except asyncio.CancelledError:
-            journal.check()
-            if outcome is not None and history.finished:  # it came too late
-                how = "finished"
-                return outcome
-            if not live.cancel_asked:
-                if history.idle_attempts:
-                    with contextlib.suppress(Interruption):
-                        await journal.record(Stopped(millis(self.clock.now())))
-                raise
-            error = await self._cancelled(run, journal, started)
-            how = "cancelled"
-            raise error from None
-        except StoreError as error:
-            run.emit("store.error", error.path or root, plan.name, str(error))
-            raise
-        except Interruption:
-            raise
-        except Exception as error:
-            how = "failed"
-            await self._failed(run, journal, error)
-            raise
-        finally:
-            run.emit("run.end", root, plan.name, how, usage=run.usage)
-
-    def _opening(self, ask: Ask, history: History, print_: str | None = None) -> Started | Attempted:
-        now = millis(self.clock.now())
-        if history.started is not None:
-            return Attempted(now, "recovery" if ask.recovery else "call")
-        given = Given(ask.input or Input(), ask.params)
-        return Started(
-            flow=ask.plan.name,
-            session=ask.session_id or ask.run_id,
-            origin=ask.origin,
-            at=now,
-            fingerprint=print_ or given.fingerprint(self.codec),
-            given=dump_given(given, self.codec),
-        )
-
-    async def _walk(self, run: Run, lane: Lane) -> Outcome:
-        given = run.input.messages
-        seed = len(given)
-        context = Context(run, lane, self._model)
-        state = await perform(run.plan.root, State(tuple(given), seed), run.plan.root.segment, context)
-        run.delivery.complete(state.answer)
-        return Outcome(
-            answer=state.answer,
-            messages=state.chat[seed:],
-            value=state.value,
-            usage=run.usage,
-            run_id=run.run_id,
-            session_id=run.session_id,
-            replayed=tuple(dict.fromkeys(run.replayed)),
-        )
-
-    def _new_run(self, ask: Ask, live: Live, input: Input, journal: Journal | None) -> Run:
-        return Run(
-            run_id=ask.run_id,
-            session_id=ask.session_id or ask.run_id,
-            plan=ask.plan,
-            input=input,
-            params=ask.params,
-            clock=self.clock,
-            codec=self.codec,
-            tracer=self._tracer,
-            delivery=live.delivery,
-            journal=journal,
-            trees=self._trees,
-        )
-
     # --- admission ---
 
     async def _admit(self, ask: Ask, history: History, lease: Lease | None) -> None:
@@ -369,13 +321,13 @@ class Runner:
             raise in_use(ask, flow)
         if ended is not None and ended.status == "expired":
             raise expired(ask)
-        if ask.turn and not (history.is_waiting_job or history.finished):
+        if ask.turn and not (history.resumes or history.finished):
             raise not_waiting(ask)
         if started is None:
             return
-        if self.outlived(ask.plan, history):
+        if self.settler.outlived(ask.plan, history):
             if lease is not None:
-                await self.expire(history, lease)
+                await self.settler.expire(ask.plan, history, lease)
                 raise expired(ask)
             return  # found again, and dropped, once the lease is ours
         if ask.session_id is not None and ask.session_id != started.session:
@@ -391,41 +343,3 @@ class Runner:
     def _fingerprint(self, ask: Ask) -> str | None:
         """What tells this input from another; None without one."""
         return None if ask.input is None else Given(ask.input, ask.params).fingerprint(self.codec)
-
-    def outlived(self, plan: Plan, history: History) -> bool:
-        """Whether an unfinished run made no progress for the ttl of its flow."""
-        return plan.ttl is not None and history.ended is None and self.clock.now() - moment(history.progress) > plan.ttl
-
-    async def expire(self, history: History, lease: Lease) -> None:
-        """Drop a run as one unit; a tombstone stays."""
-        started = history.started
-        assert started is not None
-        end = Ended("expired", millis(self.clock.now()), started.flow, started.at, history.attempts)
-        await self.store.delete(run_stream(history.run_id), lease, leave=[encode(end, lease.fence)])
-        await self.store.delete(control_stream(history.run_id))
-
-    # --- endings ---
-
-    def _ended(self, run: Run, started: Started, status: Literal["finished", "cancelled"]) -> Ended:
-        assert run.journal is not None
-        at = max(millis(self.clock.now()), run.journal.history.progress)  # a clock that went back must not age the run
-        return Ended(status, at, started.flow, started.at, run.attempt)
-
-    async def _failed(self, run: Run, journal: Journal, error: Exception) -> None:
-        path = getattr(error, "path", "") or run.plan.root.segment
-        with contextlib.suppress(Interruption):
-            await journal.record(Failed.of(error, path, millis(self.clock.now()), final=True))
-
-    async def _cancelled(self, run: Run, journal: Journal, started: Started) -> BBError:
-        """Record that the run is over on request."""
-        if journal.history.ended is None:
-            await journal.record(self._ended(run, started, "cancelled"))
-        await self.store.delete(control_stream(run.run_id))
-        return was_cancelled(run.run_id, run.plan.name)
-
-    async def _cancel_is_pending(self, run_id: str, was_over: bool) -> bool:
-        """Whether a cancel came in while nobody looked; one that came when the run was over meant an earlier attempt."""
-        asked = bool(await self.store.read(control_stream(run_id)))
-        if asked and was_over:
-            await self.store.delete(control_stream(run_id))
-        return asked and not was_over

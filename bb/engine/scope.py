@@ -6,10 +6,12 @@ from attrs import define
 
 from bb.engine.journal import Journal
 from bb.engine.run import Run
-from bb.errors import BBError, CorruptRecord, NotSavable
+from bb.errors import BBError, CorruptRecord, NotSavable, WiringError
 from bb.flows.options import DurableOptions
+from bb.flows.tree import DurableFlow
 from bb.identity import Tree, changes, match_paths
 from bb.log import (
+    Block,
     Decided,
     Delta,
     Entered,
@@ -18,7 +20,9 @@ from bb.log import (
     Forgotten,
     Saved,
     Scope,
+    dump_block,
     dump_delta,
+    load_block,
     load_delta,
     millis,
     tree_stream,
@@ -26,7 +30,7 @@ from bb.log import (
 from bb.logs import warning
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class ActiveScope:
     """The nearest durable flow around a step."""
 
@@ -51,8 +55,38 @@ class ActiveScope:
             error.path, error.flow = path, self.flow
             raise
 
-    async def save(self, path: str, delta: Delta, seconds: float) -> Delta:
-        """Keep the savepoint of a step, and give it back as a replay will see it.
+    def recall_block(self, path: str) -> Block | None:
+        """What is kept of a body that is not run again.
+
+        Raises:
+            CorruptRecord: it is there and cannot be read.
+        """
+        if path not in self.memory.saved:
+            return None
+        try:
+            return load_block(self.memory.saved[path], self.journal.codec)
+        except CorruptRecord as error:
+            error.path, error.flow = path, self.flow
+            raise
+
+    async def save_block(self, path: str, block: Block, choice: str | None = None) -> None:
+        """Keep what a body said and bound, so that it is not run again; and with it what was decided there.
+
+        Raises:
+            NotSavable: a value cannot be kept exactly.
+            Interruption: the store or the lease failed.
+        """
+        try:
+            plain = dump_block(block, self.journal.codec)
+        except NotSavable as error:
+            error.path, error.flow = path, self.flow
+            raise
+        saved = Saved(self.memory.number, path, self._now(), 0, plain)
+        decided = () if choice is None else (Decided(self.memory.number, path, self._now(), choice),)
+        await self.record(*decided, saved)
+
+    async def save(self, path: str, delta: Delta, seconds: float, *others: Fact) -> Delta:
+        """Keep the savepoint of a step, and give it back as a replay will see it; `others` are kept together with it.
 
         Raises:
             NotSavable: the step's value cannot be kept exactly.
@@ -64,7 +98,7 @@ class ActiveScope:
             error.path, error.flow = path, self.flow
             raise
         saved = Saved(self.memory.number, path, self._now(), int(seconds * 1000), plain)
-        await self._record(saved)
+        await self.record(saved, *others)
         return load_delta(plain, self.journal.codec)
 
     def decision(self, path: str) -> str | None:
@@ -73,7 +107,7 @@ class ActiveScope:
 
     async def decide(self, path: str, choice: str) -> None:
         """Keep a decision from outside the run."""
-        await self._record(Decided(self.memory.number, path, self._now(), choice))
+        await self.record(Decided(self.memory.number, path, self._now(), choice))
 
     def entry(self, path: str, key: str) -> tuple[bool, object]:
         """Whether a journal entry is there, and its value in codec form."""
@@ -82,20 +116,21 @@ class ActiveScope:
 
     async def enter(self, path: str, key: str, value: object) -> None:
         """Keep a journal entry, its value in codec form."""
-        await self._record(Entry(self.memory.number, path, self._now(), key, value))
+        await self.record(Entry(self.memory.number, path, self._now(), key, value))
 
     async def forget(self, path: str, key: str = "") -> None:
         """Drop a journal entry, or all that is remembered at a place."""
-        await self._record(Forgotten(path, key))
+        await self.record(Forgotten(path, key))
 
-    async def _record(self, fact: Fact) -> None:
+    async def record(self, *facts: Fact) -> None:
+        """Keep facts of this flow, all or none; the first ones bring the fact that it was entered."""
         entered = self.memory.entered
         if entered is None:
-            await self.journal.record(fact)
+            await self.journal.record(*facts)
             return
         self.memory.entered = None
         try:
-            await self.journal.record(entered, fact)
+            await self.journal.record(entered, *facts)
         except BBError:  # refused before anything was written: the next fact still has to bring it
             self.memory.entered = entered
             raise
@@ -104,9 +139,7 @@ class ActiveScope:
         return millis(self.run.clock.now())
 
 
-async def enter_scope(
-    run: Run, path: str, flow: str, options: DurableOptions, signature: str, form: Tree
-) -> ActiveScope:
+async def enter_scope(run: Run, path: str, flow: DurableFlow, signature: str, form: Tree) -> ActiveScope:
     """Enter a durable flow: pick up what it may replay, and report what it may not.
 
     Raises:
@@ -117,15 +150,16 @@ async def enter_scope(
     history = journal.history
     known = history.scope(path)
     if known is not None and known.signature == signature:
-        return ActiveScope(run, journal, path, flow, options, known)
-    await _keep_tree(run, journal, signature, form)
+        return ActiveScope(run, journal, path, flow.id, flow.options, known)
+    if signature not in run.trees and await journal.keep_tree(tree_stream(signature), form, _wire(flow)):
+        run.trees.add(signature)
     adopted: tuple[tuple[int, str, str], ...] = ()
     if known is not None:
-        adopted = await _adopt(run, journal, known, path, flow, options, form)
+        adopted = await _adopt(run, journal, known, path, flow.id, flow.options, form)
     entered = Entered(journal.next_scope(), path, signature, adopted)
     memory = history.enter(entered)
     memory.entered = entered
-    return ActiveScope(run, journal, path, flow, options, memory)
+    return ActiveScope(run, journal, path, flow.id, flow.options, memory)
 
 
 async def _adopt(
@@ -137,7 +171,7 @@ async def _adopt(
     adopted: tuple[tuple[int, str, str], ...] = ()
     if options.forward_compatible and old is not None:
         prefix = path[: len(path) - len(str(form["at"]))]
-        remembered = {place[len(prefix) :] for place in known.remembered()}
+        remembered = {place[len(prefix) :] for place in known.remembered() if not known.is_undone(place)}
         match = match_paths(old, form, remembered)
         adopted = tuple((known.number, prefix + before, prefix + now) for now, before in match.kept.items())
         if match.lost:
@@ -149,6 +183,11 @@ async def _adopt(
     return adopted
 
 
-async def _keep_tree(run: Run, journal: Journal, signature: str, form: Tree) -> None:
-    if signature not in run.trees and await journal.keep_tree(tree_stream(signature), form):
-        run.trees.add(signature)
+def _wire(flow: DurableFlow) -> object:
+    """What an open run of the flow goes on with when the program has another by then; None if a part has no name."""
+    from bb.wire import to_wire  # of a program that only imports bb, nothing is written
+
+    try:
+        return to_wire(flow)
+    except WiringError:
+        return None

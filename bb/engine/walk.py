@@ -1,28 +1,41 @@
-"""The interpreter: one step per kind of flow."""
+"""The interpreter: one step per kind of flow that speaks; the statements of the language have their own (`statements`)."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
 from bb.engine.context import Context
 from bb.engine.groups import run_all, run_group, run_one
 from bb.engine.leaf import check_pick, run_agents
+from bb.engine.pauses import pause
 from bb.engine.plan import Node
-from bb.engine.run import State
 from bb.engine.scope import enter_scope
 from bb.engine.shared import Voice
-from bb.errors import BBError, Interruption, NotifyFailed, UpstreamError, is_fatal
-from bb.flows.tree import All, Chain, DurableFlow, Flow, Group, NamedFlow, Notify, One, Respond, Select, flow_id
+from bb.engine.state import RETURNED, State
+from bb.errors import BBError, Interruption, NotifyFailed, is_fatal, words_of
+from bb.flows.tree import (
+    All,
+    Chain,
+    DurableFlow,
+    Flow,
+    Group,
+    NamedFlow,
+    Notify,
+    One,
+    Respond,
+    Select,
+    body_of,
+    flow_id,
+)
 from bb.log import Delta, Failed, millis
 from bb.messages import spoken
 from bb.place import Place, here, leave
 
-_FIRST_PAUSE = 0.5  # seconds; doubled per retry
-_LONGEST_PAUSE = 30.0
-_LONGEST_WAIT = 3600.0  # seconds that a provider may ask for; a date far off is its mistake
+if TYPE_CHECKING:
+    from bb.engine.statements import Statement
 
 
 def perform(node: Node, state: State, path: str, ctx: Context) -> Coroutine[Any, Any, State]:
@@ -36,6 +49,8 @@ def perform(node: Node, state: State, path: str, ctx: Context) -> Coroutine[Any,
         case Flow() as flow:
             return run_agents(node, flow, state, path, ctx)
         case NamedFlow():
+            if node.returns:
+                return _named(node, state, path, ctx)
             return perform(node.parts[0], state, path, ctx)
         case DurableFlow() as flow:
             return _durable(node, flow, state, path, ctx)
@@ -53,14 +68,35 @@ def perform(node: Node, state: State, path: str, ctx: Context) -> Coroutine[Any,
             return _respond(node, state, path, ctx)
         case Notify() as notify:
             return _notify(node, notify, state, path, ctx)
-        case unreachable:
-            assert_never(unreachable)
+        case statement:
+            return _statement(node, statement, state, path, ctx)
 
 
-async def _chain(node: Node, state: State, path: str, ctx: Context) -> State:
-    for part in node.parts:
+def _statement(node: Node, flow: Statement, state: State, path: str, ctx: Context) -> Coroutine[Any, Any, State]:
+    from bb.engine.statements import run_statement  # the language is loaded where it is spoken
+
+    return run_statement(node, flow, state, path, ctx, perform)
+
+
+async def _chain(node: Node, state: State, path: str, ctx: Context, start: int = 0) -> State:
+    top = "/" not in path
+    for part in node.parts[start:]:
         state = await perform(part, state, f"{path}/{part.segment}", ctx)
+        if top:
+            ctx.run.reached = state
+        if state.left is not None:
+            break
     return state
+
+
+async def _named(node: Node, state: State, path: str, ctx: Context) -> State:
+    """A named flow with a `Return` inside, which ends there; at the root it stays to be seen that the run returned."""
+    state = await perform(node.parts[0], state, path, ctx)
+    return state if "/" not in path else _home(state)
+
+
+def _home(state: State) -> State:
+    return state.arrived() if state.left is RETURNED else state
 
 
 async def _select(node: Node, select: Select, state: State, path: str, ctx: Context) -> State:
@@ -93,6 +129,8 @@ async def _notify(node: Node, notify: Notify, state: State, path: str, ctx: Cont
         run.replayed.append(path)
         run.emit("flow.cached", path, node.name)
         return state
+    ctx.lane.begin()
+    assert notify.send is not None  # a sender that is only a name was looked up
     if ctx.seat is not None:
         await ctx.seat.pass_through()
     run.emit("notify", path, node.name)
@@ -105,12 +143,14 @@ async def _notify(node: Node, notify: Notify, state: State, path: str, ctx: Cont
             raise
         except Exception as error:
             raise NotifyFailed(
-                f"{notify.name or 'the sender'} failed: {type(error).__name__}: {error}", flow=node.name, path=path
+                f"{notify.name or 'the sender'} failed: {type(error).__name__}: {words_of(error)}",
+                flow=node.name,
+                path=path,
             ) from error
         finally:
             leave(token)
     if scope is not None:
-        ctx.lane.check()
+        ctx.lane.begin()
         await scope.save(path, Delta(), run.clock.monotonic() - began)
     return state
 
@@ -118,13 +158,24 @@ async def _notify(node: Node, notify: Notify, state: State, path: str, ctx: Cont
 async def _durable(node: Node, flow: DurableFlow, state: State, path: str, ctx: Context) -> State:
     """A durable flow: enter its scope, and run it again after a failure as often as its retries allow."""
     run = ctx.run
-    scope = await enter_scope(run, path, flow.id, flow.options, node.signature, node.form)
+    scope = await enter_scope(run, path, flow, node.signature, node.form)
     voice = Voice(ctx.shared) if ctx.shared is not None else None
-    inner = evolve(ctx, scope=scope, shared=voice)
+    tries = (*ctx.tries, (path, flow.options.retries)) if flow.options.retries else ctx.tries
+    inner = evolve(ctx, scope=scope, shared=voice, tries=tries)
     mark, claimed = run.delivery.mark, run.stage_claimed
+    first = 0
+    if node.checkpoints and "/" not in path:
+        from bb.engine.remembering import skipped
+
+        first, state = await skipped(state, path, inner)
+    body = node.parts[0]
     while True:
         try:
-            return await perform(node.parts[0], state, path, inner)
+            if first:
+                state = await _chain(body, state, path, inner.under(body_of(body.flow).model), first)
+            else:
+                state = await perform(body, state, path, inner)
+            return state if "/" not in path else _home(state)
         except Interruption:
             raise
         except Exception as error:
@@ -137,16 +188,5 @@ async def _durable(node: Node, flow: DurableFlow, state: State, path: str, ctx: 
             run.stage_claimed = claimed
             if voice is not None:
                 voice.unsay()
-            await scope.journal.sleep(_pause(tried, run.clock.random(), error))
+            await scope.journal.sleep(pause(tried, run.clock.random(), error))
             run.emit("run.retry", path, flow.id, failed.detail)
-
-
-def _pause(tried: int, jitter: float, error: BaseException) -> float:
-    """Seconds until the next try: exponential with half of it random, and no sooner than a provider asked for."""
-    pause: float = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(tried, 16)) * (0.5 + jitter / 2)
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, UpstreamError) and cause.retry_after is not None:
-            pause = max(pause, min(cause.retry_after, _LONGEST_WAIT))
-        cause = cause.__cause__
-    return pause
