@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from bb.app import App, InputLike
+from bb.app import App
 from bb.flows.tree import AnyFlow
+from bb.messages import InputLike
 from bb.stores.base import Store
 from bb.testing.effects import Effects
-from bb.testing.explorer import Case, Explorer, described
+from bb.testing.explorer import Explorer
 from bb.testing.process import CRASHES, Process, Strike
 from bb.testing.report import CrashReport
+from bb.testing.story import Case
+from bb.testing.words import described
 
 
 async def crash_everywhere(
@@ -21,6 +24,9 @@ async def crash_everywhere(
     app: Callable[[Store], App] | None = None,
     effects: Effects | None = None,
     params: Mapping[str, object] | None = None,
+    events: Iterable[tuple[str, object]] = (),
+    runs: int = 1,
+    fails: bool = False,
     stream: bool = True,
     depth: int = 1,
     samples: int = 100,
@@ -35,8 +41,8 @@ async def crash_everywhere(
     at most once more per crash, and not at all where the log had its result; the log holds one savepoint per place; a single
     error of the store cuts nothing off; one more replay executes and appends nothing.
 
-    Effects are the runs of agents, the calls of notifiers, the requests to models, and what handlers count by `Effects`.
-    The flow must be deterministic but for crashes; models are asked once, and later cases get the same answers.
+    Effects are the runs of agents and ops, the calls of notifiers, the requests to models, and what handlers and ops count by
+    `Effects`. The flow must be deterministic but for crashes; models are asked once, and later cases get the same answers.
 
     Args:
         flow: the flow, some part of it durable.
@@ -44,6 +50,10 @@ async def crash_everywhere(
         app: makes the app of each process over the given store; by default one whose clock never waits.
         effects: the counter that the flow's handlers use; every case starts with it at zero.
         params: as for `App.run`.
+        events: what is delivered from outside while the flow waits, each a source and a payload, in order. Without one a run
+            that waits has come as far as it can.
+        runs: how often the flow is run in one session, one run after the other, to see what they leave each other.
+        fails: the flow is meant to fail for good; then every case must fail, with everything undone as it was.
         stream: read the runs as streams.
         depth: 2 also lets the resuming process die, at places picked at random.
         samples: how many pairs of crashes `depth=2` tries.
@@ -55,7 +65,18 @@ async def crash_everywhere(
         WiringError: no part of the flow is durable.
         BBError: the flow fails without any crash.
     """
-    explorer = Explorer(flow, input, app=app, effects=effects, params=params, stream=stream, patience=patience)
+    explorer = Explorer(
+        flow,
+        input,
+        app=app,
+        effects=effects,
+        params=params,
+        events=events,
+        runs=runs,
+        fails=fails,
+        stream=stream,
+        patience=patience,
+    )
     reference = await explorer.refer()
     pairs: list[tuple[str, Strike, Strike]] = []
     for at, what in _appends(reference.lives[0]):

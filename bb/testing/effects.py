@@ -24,8 +24,7 @@ class Effects:
         """Count an effect; gives how often it has run by now. A process that has crashed does nothing any more."""
         process = current.get()
         if process is not None:
-            place = current_place()
-            process.ran(what, place.path if place is not None else "", place.entry if place is not None else "")
+            process.ran(what, current_place())
         with self._lock:
             self._counts[what] += 1
             return self._counts[what]

@@ -3,58 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from attrs import define, field, frozen
-
-from bb.app import RESUME, App, InputLike, Resume
-from bb.engine.outcome import Outcome
+from bb.app import RESUME, App, Resume
 from bb.errors import BBError, Interruption, StreamBroken, WiringError
-from bb.flows.tree import AnyFlow, DurableFlow, One, body_of, flow_id, is_durable, walk
-from bb.log import Decided, Ended, Entered, Entry, Fact, Failed, Forgotten, History, Saved, Started, decode, run_stream
+from bb.flows.base import slot
+from bb.flows.tree import AnyFlow, DurableFlow, One, Saga, Scope, body_of, flow_id, is_durable, slots, walk
+from bb.log import History, decode, run_stream
+from bb.log import Scope as ScopeLog
+from bb.messages import InputLike
 from bb.stores.base import Store
 from bb.testing.clock import ManualClock
 from bb.testing.effects import Effects
 from bb.testing.mock_store import Crash
-from bb.testing.process import RUN_ID, Answers, Process, Ran, Strike, World, current, with_models
+from bb.testing.process import RUN_ID, Answers, Process, Ran, Strike, World, current, place_in, with_models
 from bb.testing.report import CrashReport, Finding, NotCrashSafe, Row
+from bb.testing.story import Case, Key, Read, Reads, differing, plain_path, short, stands, upwards
+from bb.testing.words import described, entry_named, said_again
 
-_WIDE: Final = 120  # characters of a value in a report
+_SESSION: Final = "explored-session"
 _LIVES: Final = 4  # processes after the last one that was to die: a run that needs more does not come to its end
-
-Key = tuple[str, str]
-"""A place and what is done there."""
-
-
-@frozen
-class Read:
-    """How a run looked from outside: its outcome, and the text as it was streamed (None: nobody streamed it)."""
-
-    outcome: Outcome
-    text: str | None
-
-
-@define(eq=False)
-class Case:
-    """One story: processes that came one after the other, and what the last one read."""
-
-    name: str
-    world: World = field(factory=World)
-    lives: list[Process] = field(factory=list)
-    cuts: int = 0
-    """How often the run was cut off."""
-    undecided: set[str] = field(factory=set)
-    """The races that had no winner on record when an append went wrong."""
-    read: Read | None = None
-    found: list[str] = field(factory=list)
-
-    def counts(self) -> Counter[Key]:
-        """How often each effect ran."""
-        return Counter((ran.path, ran.what) for ran in self.world.effects)
 
 
 class Explorer:
@@ -68,6 +40,9 @@ class Explorer:
         app: Callable[[Store], App] | None,
         effects: Effects | None,
         params: Mapping[str, object] | None,
+        events: Iterable[tuple[str, object]],
+        runs: int,
+        fails: bool,
         stream: bool,
         patience: float,
     ) -> None:
@@ -80,12 +55,21 @@ class Explorer:
         self._app = app if app is not None else _app
         self._effects = effects
         self._params = params
+        self._events = tuple(events)
+        self._run_ids = [RUN_ID, *(f"{RUN_ID}-{number}" for number in range(2, runs + 1))]
+        self._session = _SESSION if runs > 1 else None
+        self._fails = fails
         self._stream = stream
         self._patience = patience
         self._answers: Answers = {}
         parts = list(walk(flow))
         self._durable = [path for path, part in parts if isinstance(part, DurableFlow)]
         self._races = [path for path, part in parts if isinstance(body_of(part), One)]
+        self._cleanups = {
+            path: [f"{path}/{name}" for name, _ in cleanups(part)]
+            for path, part in parts
+            if isinstance(body_of(part), Saga | Scope)
+        }
 
     # --- lives ---
 
@@ -97,40 +81,71 @@ class Explorer:
         self.cases.append(case)
         return case
 
-    def process(self, case: Case, strike: Strike | None = None) -> tuple[Process, asyncio.Task[Read]]:
-        """Start a process that runs the flow, or goes on with it."""
+    def process(self, case: Case, strike: Strike | None = None) -> tuple[Process, asyncio.Task[Reads]]:
+        """Start a process that tells the story, or goes on with it."""
         process = Process(case.world, self._answers, strike)
         case.lives.append(process)
         context = copy_context()
         context.run(current.set, process)
         return process, asyncio.get_running_loop().create_task(self._live(process), context=context)
 
-    async def _live(self, process: Process) -> Read:
+    async def _live(self, process: Process) -> Reads:
+        """The runs, one after the other; each is given the events that are still to come, for as long as it waits."""
         app = self._app(process)
         process.instrument(app)
         flow = with_models(self.flow, process.watched)
-        if not self._stream:
-            return Read(await app.run(flow, self._input, run_id=RUN_ID, params=self._params), None)
-        given: InputLike | Literal[Resume.RESUME] = self._input
+        reads: list[Read] = []
         try:
-            while True:
-                try:
-                    return await self._streamed(app, flow, given)
-                except StreamBroken:
-                    given = RESUME  # as a client does: reconnect by the run id
+            for run_id in self._run_ids:
+                read = await self._read(app, flow, run_id, process)
+                while read.is_parked and process.world.delivered < len(self._events):
+                    assert read.outcome is not None
+                    await self._deliver(app, read.outcome.session_id, process.world)
+                    read = await self._read(app, flow, run_id, process)
+                reads.append(read)
+            return tuple(reads)
         finally:
-            if process.dead and (live := app._runner.live.get(RUN_ID)) is not None:
-                live.interrupt()
-                await live.wait_done(1.0)
+            if process.dead:
+                for live in app._runner.running:
+                    live.interrupt()
+                    await live.wait_done(1.0)
 
-    async def _streamed(self, app: App, flow: AnyFlow, given: InputLike | Literal[Resume.RESUME]) -> Read:
+    async def _deliver(self, app: App, session_id: str, world: World) -> None:
+        """Deliver the next event; who crashed meanwhile cannot know whether it was, and delivers it again."""
+        number = world.delivered
+        source, payload = self._events[number]
+        await app.deliver(source, payload, session_id=session_id, delivery_id=f"event-{number}")
+        world.delivered = number + 1
+
+    async def _read(self, app: App, flow: AnyFlow, run_id: str, process: Process) -> Read:
+        history = await _history(process.world, run_id) if self._fails else None
+        if history is not None and history.failed and history.last_failure is not None:
+            return Read(None, None, history.last_failure.detail)  # running it again would be another attempt
+        given: InputLike | Literal[Resume.RESUME] = self._input
+        while True:
+            try:
+                return await self._once(app, flow, given, run_id)
+            except StreamBroken:
+                given = RESUME  # as a client does: reconnect by the run id
+            except Interruption:
+                raise
+            except BBError as error:
+                if not self._fails or isinstance(error, WiringError):
+                    raise
+                return Read(None, None, error.message)
+
+    async def _once(self, app: App, flow: AnyFlow, given: InputLike | Literal[Resume.RESUME], run_id: str) -> Read:
         params = None if given is RESUME else self._params
-        async with app.stream(flow, given, run_id=RUN_ID, params=params, detach=True) as stream:
+        if not self._stream:
+            return Read(await app.run(flow, given, run_id=run_id, params=params, session_id=self._session))
+        async with app.stream(
+            flow, given, run_id=run_id, params=params, session_id=self._session, detach=True
+        ) as stream:
             text = "".join([chunk async for chunk in stream])
             return Read(await stream.outcome(), text)
 
-    async def ended(self, case: Case, process: Process, task: asyncio.Task[Read]) -> Read | None:
-        """Wait until the process has ended the run (what it read), or has died or given up (None)."""
+    async def ended(self, case: Case, process: Process, task: asyncio.Task[Reads]) -> Reads | None:
+        """Wait until the process has ended the story (what it read), or has died or given up (None)."""
         death = asyncio.ensure_future(process.died.wait())
         await asyncio.wait({task, death}, timeout=self._patience, return_when=asyncio.FIRST_COMPLETED)
         death.cancel()
@@ -170,89 +185,112 @@ class Explorer:
         if case.read is None:
             return
         await self._judge_races(case)
-        history, doubles = await self._log(case)
-        case.found += doubles
-        if history.ended is None or history.ended.status != "finished":
-            case.found.append("the log does not say that it finished")
+        effects = sorted(case.world.effects, key=lambda ran: ran.log)
+        saved: set[str] = set()
+        for run_id, read in zip(self._run_ids, case.read, strict=True):
+            history, doubles = await self._log(case, run_id, [ran for ran in effects if ran.run == run_id])
+            case.found += doubles
+            saved |= {place_in(run_id, path) for scope in history.scopes.values() for path in scope.saved}
+            if not stands(history, read):
+                case.found.append(f"the log of {run_id} does not say that it {read.state}")
         case.found += self._misread(case, case.read)
-        case.found += self._miscounted(case, history, exactly=exactly)
+        case.found += self._miscounted(case, saved, exactly=exactly)
         case.found += await self._replayed(case, case.read)
 
-    def _misread(self, case: Case, read: Read) -> Iterator[str]:
-        expected = self.reference.read
-        outcome = read.outcome
-        if read.text is not None and read.text != outcome.answer:
-            yield f"{_short(read.text)} was streamed, but the answer is {_short(outcome.answer)}"
-        if expected is None or case.undecided:
+    def _misread(self, case: Case, reads: Reads) -> Iterator[str]:
+        for read in reads:
+            if read.outcome is not None and read.text is not None and read.text != read.outcome.answer:
+                yield f"{short(read.text)} was streamed, but the answer is {short(read.outcome.answer)}"
+        if self.reference.read is None or case.undecided:
             return  # a race that had no winner yet may be won by another
-        if difference := _difference(outcome, expected.outcome):
+        if difference := differing(reads, self.reference.read):
             yield difference
 
-    def _miscounted(self, case: Case, history: History, *, exactly: bool) -> Iterator[str]:
+    def _miscounted(self, case: Case, saved: set[str], *, exactly: bool) -> Iterator[str]:
         usual, counts = self.reference.counts(), case.counts()
-        saved = {path for scope in history.scopes.values() for path in scope.saved}
-        for (path, what), runs in usual.items():
-            if counts[path, what] == 0 and (path in saved or not self._in_race(path)):
-                yield f"{what} at {path or 'no place'} never ran"
-            most = runs if exactly else runs * (1 + case.cuts)
-            if counts[path, what] > most and not self._in_race(path):
-                yield f"{what} at {path or 'no place'} ran {counts[path, what]} times, not at most {most}"
+        for place, what in usual:
+            if counts[place, what] == 0 and (place in saved or not self._in_race(place)):
+                yield f"{what} at {place or 'no place'} never ran"
+        for (place, what), count in counts.items():
+            most = usual[place, what] if exactly else usual[place, what] * (1 + case.cuts)
+            if count > most and not self._in_race(place):
+                yield f"{what} at {place or 'no place'} ran {count} times, not at most {most}"
 
-    async def _replayed(self, case: Case, read: Read) -> list[str]:
-        """What goes wrong when the finished run is run again."""
+    async def _replayed(self, case: Case, reads: Reads) -> list[str]:
+        """What goes wrong when the story is told again."""
         found: list[str] = []
-        effects, length = len(case.world.effects), case.world.length
+        effects, length = len(case.world.effects), case.world.length.copy()
         process, task = self.process(case)
         again = Case(case.name, case.world)
         replay = await self.ended(again, process, task)
         found += [f"a replay: {what}" for what in again.found]
-        new = {(ran.what, ran.path) for ran in case.world.effects[effects:] if self._is_kept(ran)}
+        new = {(ran.what, ran.place) for ran in case.world.effects[effects:] if self._is_kept(ran)}
         found += [f"a replay ran {what} at {path}" for what, path in sorted(new)]
         del case.world.effects[effects:]
-        if process.appended or case.world.length != length:
-            found.append(f"a replay appended {', '.join(described(*one) for one in process.appended)}")
-        if replay is not None:
-            if replay.text is not None and replay.text != replay.outcome.answer:
-                found.append(
-                    f"a replay streamed {_short(replay.text)}, but the answer is {_short(replay.outcome.answer)}"
-                )
-            if difference := _difference(replay.outcome, read.outcome):
-                found.append(f"a replay: {difference}")
+        wrote = [described(*one) for one in process.appended]
+        if any(read.is_parked for read in reads):
+            wrote = [what for what in wrote if not what.endswith("take up")]  # who looks for an event takes it up
+        elif not wrote and case.world.length != length:
+            wrote = ["something"]
+        if wrote:
+            found.append(f"a replay appended {', '.join(wrote)}")
+        for read in replay or ():
+            if read.outcome is not None and read.text is not None and read.text != read.outcome.answer:
+                found.append(f"a replay streamed {short(read.text)}, but the answer is {short(read.outcome.answer)}")
+        if replay is not None and (difference := differing(replay, reads)):
+            found.append(f"a replay: {difference}")
         return found
 
-    async def _log(self, case: Case) -> tuple[History, list[str]]:
-        """The state at the end, and what the log holds twice or shows to have run though it was kept."""
-        history = History(RUN_ID)
+    async def _log(self, case: Case, run_id: str, ran: Sequence[Ran]) -> tuple[History, list[str]]:
+        """The state of a run at the end, and what its log holds twice or shows to have run though it was kept."""
+        history = History(run_id)
         found: list[str] = []
-        effects = deque(sorted(case.world.effects, key=lambda ran: ran.log))
-        for record in await case.world.store.read(run_stream(RUN_ID)):
+        effects = deque(ran)
+        for record in await case.world.store.read(run_stream(run_id)):
             while effects and effects[0].log <= history.length:
                 found += self._ran_though_kept(effects.popleft(), history)
             fact = decode(record, "a record")
-            if again := _known(fact, history):
+            if again := said_again(fact, history):
                 found.append(f"the log holds a second {again}")
             history.add(fact)
-        for ran in effects:
-            found += self._ran_though_kept(ran, history)
+        for one in effects:
+            found += self._ran_though_kept(one, history)
         return history, found
 
     def _ran_though_kept(self, ran: Ran, history: History) -> Iterator[str]:
         if ran.process.lapsed:
             return  # it could not know what its successor had saved
         for scope in history.scopes.values():
-            if ran.path in scope.saved:
-                yield f"{ran.what} at {ran.path} ran though its savepoint was in the log"
+            if undone := next((path for path in upwards(ran.path) if self._goes_forward(ran, path, scope)), None):
+                yield f"{ran.what} at {ran.path} ran though {undone} was being undone"
+            if kept := next((path for path in upwards(ran.path) if path in scope.saved), None):
+                savepoint = "its savepoint" if kept == ran.path else f"the savepoint of {kept}"
+                yield f"{ran.what} at {ran.path} ran though {savepoint} was in the log"
             elif ran.entry in scope.entries.get(ran.path, {}):
-                yield f"{ran.what} at {ran.path} ran though {_entry(ran.entry)} was in the log"
+                yield f"{ran.what} at {ran.path} ran though {entry_named(ran.entry)} was in the log"
+
+    def _goes_forward(self, ran: Ran, path: str, scope: ScopeLog) -> bool:
+        """Whether an effect is part of what is being undone at a place, and not of a cleanup."""
+        inside, place = plain_path(ran.path), plain_path(path)
+        if path not in scope.unwinding or place not in self._cleanups:
+            return False
+        cleaning = [
+            one
+            for base, some in self._cleanups.items()
+            if base == place or base.startswith(f"{place}/")
+            for one in some
+        ]
+        return not any(inside == one or inside.startswith(f"{one}/") for one in cleaning)
 
     async def _judge_races(self, case: Case) -> None:
         """Note the races that the reference decided, and this case had not when something went wrong."""
         if not self._races:
             return
-        wanted = await _decided(self.reference.world)
-        for process in case.lives:
-            if process.struck_at is not None:
-                case.undecided |= wanted - await _decided(case.world, process.struck_at)
+        for run_id in self._run_ids:
+            wanted = await _decided(self.reference.world, run_id)
+            for process in case.lives:
+                if process.struck_at is not None:
+                    case.undecided |= wanted - await _decided(case.world, run_id, process.struck_at[run_id])
 
     def _is_kept(self, ran: Ran) -> bool:
         """Whether an effect is at a place that a durable flow keeps."""
@@ -260,7 +298,8 @@ class Explorer:
             return isinstance(self.flow, DurableFlow)
         return any(ran.path == path or ran.path.startswith(path + "/") for path in self._durable)
 
-    def _in_race(self, path: str) -> bool:
+    def _in_race(self, place: str) -> bool:
+        path = place.rpartition(": ")[2]
         return any(path.startswith(race + "/") for race in self._races)
 
     # --- the report ---
@@ -312,77 +351,26 @@ class Explorer:
         return report
 
 
-def _difference(now: Outcome, was: Outcome) -> str:
-    """The first thing in which two outcomes differ; "" when there is none."""
-    for name in ("answer", "value", "messages"):
-        if getattr(now, name) != getattr(was, name):
-            return f"the {name} is {_short(getattr(now, name))}, not {_short(getattr(was, name))}"
-    return ""
+def cleanups(flow: AnyFlow) -> Iterator[tuple[str, AnyFlow]]:
+    """The parts of a saga or scope that clean up, each with its path segment."""
+    for name, parts in slots(flow):
+        if name.startswith("undo") or name == "finally":
+            yield from slot(name, parts)
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _WIDE else f"{text[: _WIDE // 2]} … {text[-_WIDE // 2 :]}"
+async def _history(world: World, run_id: str, length: int | None = None) -> History:
+    history = History(run_id)
+    history.read((await world.store.read(run_stream(run_id)))[:length])
+    return history
 
 
-def described(stream: str, records: tuple[bytes, ...]) -> str:
-    """An append in words."""
-    if stream != run_stream(RUN_ID):
-        return stream.split("/", maxsplit=1)[0]
-    facts = [_described(record) for record in records]
-    return " + ".join(facts if len(facts) <= 2 else [*facts[:2], f"{len(facts) - 2} more"])
-
-
-def _described(record: bytes) -> str:
-    match decode(record, "a record"):
-        case Started():
-            return "start"
-        case Entered(path=path):
-            return f"enter {path}"
-        case Saved(path=path):
-            return f"save {path}"
-        case Decided(path=path, choice=choice):
-            return f"decide {path}: {choice}"
-        case Entry(path=path, key=key):
-            return f"{_entry(key)} of {path}"
-        case Forgotten(path=path):
-            return f"forget {path}"
-        case Failed(path=path):
-            return f"failure of {path}"
-        case Ended(status=status):
-            return f"end: {status}"
-        case _:
-            return "take up"
-
-
-def _entry(key: str) -> str:
-    """The kind and the name of a journal entry."""
-    return " ".join(key.split("/")[1:3])
-
-
-def _known(fact: Fact, history: History) -> str:
-    """What a fact says that the log said before; "" when it is news."""
-    match fact:
-        case Started() if history.started is not None:
-            return "start"
-        case Saved(scope=number, path=path) if path in history.scopes[number].saved:
-            return f"savepoint of {path}"
-        case Decided(scope=number, path=path) if path in history.scopes[number].decided:
-            return f"decision at {path}"
-        case Entry(scope=number, path=path, key=key) if key in history.scopes[number].entries.get(path, {}):
-            return f"{_entry(key)} of {path}"
-        case _:
-            return ""
-
-
-async def _decided(world: World, length: int | None = None) -> set[str]:
+async def _decided(world: World, run_id: str, length: int | None = None) -> set[Key]:
     """The races that have a winner in the log, or in its first records."""
-    history = History(RUN_ID)
-    history.read((await world.store.read(run_stream(RUN_ID)))[:length])
-    return {path for scope in history.scopes.values() for path in scope.decided}
+    history = await _history(world, run_id, length)
+    return {(run_id, path) for scope in history.scopes.values() for path in scope.decided}
 
 
-async def _bury(task: asyncio.Task[Read]) -> None:
+async def _bury(task: asyncio.Task[Reads]) -> None:
     """Let the remains of a dead process unwind; whatever they still try is refused."""
     task.cancel()
     await asyncio.wait({task}, timeout=5.0)

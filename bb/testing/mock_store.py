@@ -169,11 +169,11 @@ class MockStore(MemStore):
         def reply() -> None:
             given = _died() if self._dead else outcome[0]
             if isinstance(given, BaseException):
-                _fail(future, given)
+                fail(future, given)
             elif number % STRETCH:
-                _give(future, given)
+                give(future, given)
             else:  # as a `MemStore` does
-                loop.call_soon(_give, future, given)
+                loop.call_soon(give, future, given)
 
         def go_on() -> None:
             if not self._dead and not outcome:
@@ -192,7 +192,7 @@ class MockStore(MemStore):
         elif fault.hold is not None:
             fault.hold._keep(go_on)
         elif fault.error is not None:
-            _fail(future, fault.error)
+            fail(future, fault.error)
         elif fault.when == "during":
             loop.call_soon(partial(self._die, future))
         else:
@@ -237,7 +237,7 @@ class MockStore(MemStore):
 
     def _die(self, future: Future[int]) -> None:
         self.crash()
-        _fail(future, _died())
+        fail(future, _died())
 
 
 def _scripted() -> StoreError:
@@ -248,12 +248,14 @@ def _died() -> Crash:
     return Crash("the process died, as scripted")
 
 
-def _give(future: Future[int], value: int) -> None:
+def give(future: Future[int], value: int) -> None:
+    """Answer, unless nobody waits any more."""
     if not future.done():
         future.set_result(value)
 
 
-def _fail(future: Future[int], error: BaseException) -> None:
+def fail(future: Future[int], error: BaseException) -> None:
+    """Answer with an error, unless nobody waits any more."""
     if not future.done():
         future.set_exception(error)
         if isinstance(error, Crash):

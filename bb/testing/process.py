@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import builtins
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Final, Literal, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field, fields, frozen
 
+from bb.agents.agent import Agent
 from bb.app import App
 from bb.engine.keeper import Keeper
 from bb.errors import Fenced, StoreError
-from bb.flows.tree import AnyFlow, Chain, DurableFlow, Flow, NamedFlow, Notify, Respond, body_of
-from bb.log import run_stream
+from bb.flows.base import Chainable, changed
+from bb.flows.expressions import Lit, Valued
+from bb.flows.tree import Step
+from bb.log.streams import RUNS
 from bb.models.base import Chunk, Model, ModelRequest
-from bb.place import current_place
+from bb.place import Place, current_place
 from bb.stores.base import Lease, StreamInfo
-from bb.testing.mock_store import Crash, MockStore
+from bb.testing.mock_store import Crash, MockStore, fail, give
 from bb.trace import Event, Tee
 
 When: TypeAlias = Literal["before", "unwritten", "written", "after", "lost", "refused", "held"]
@@ -37,6 +42,8 @@ _TURNS: Final = 12  # turns of the loop that what runs beside a slow append gets
 
 RUN_ID: Final = "explored"
 
+T = TypeVar("T")
+
 
 @frozen
 class Strike:
@@ -48,13 +55,19 @@ class Strike:
 
 @frozen
 class Ran:
-    """One effect: what and where, within which journal entry, and how many records the run's log had by then."""
+    """One effect: what, in which run and where, within which journal entry, and how long the run's log was by then."""
 
     what: str
+    run: str
     path: str
     entry: str
     log: int
     process: Process
+
+    @property
+    def place(self) -> str:
+        """The path; in any run but the first with the run's id before it."""
+        return place_in(self.run, self.path)
 
 
 @define(eq=False)
@@ -62,14 +75,19 @@ class World:
     """What outlives the processes of one case: the store, and what was done."""
 
     store: MockStore = field(factory=MockStore)
-    length: int = 0
-    """Records in the run's stream."""
+    length: Counter[str] = field(factory=Counter)
+    """Records in the stream of each run."""
     effects: list[Ran] = field(factory=list)
-    answered: dict[tuple[str, str], int] = field(factory=dict)
+    answered: Counter[Question] = field(factory=Counter)
+    delivered: int = 0
+    """How many of the events that are to come from outside have been delivered."""
 
 
-Answers: TypeAlias = dict[tuple[str, str], list[list[Chunk | Exception]]]
-"""What models have answered, by path and journal entry: the same question gets the same answer in every case."""
+Question: TypeAlias = tuple[str, str, str]
+"""A run, a path in it, and the journal entry there."""
+
+Answers: TypeAlias = dict[Question, list[list[Chunk | Exception]]]
+"""What models have answered: the same question gets the same answer in every case."""
 
 current: ContextVar[Process | None] = ContextVar("bb_testing_process", default=None)
 
@@ -79,14 +97,14 @@ class Process:
 
     def __init__(self, world: World, answers: Answers, strike: Strike | None = None) -> None:
         self.appended: builtins.list[tuple[str, tuple[bytes, ...]]] = []
-        self.struck_at: int | None = None
-        """How many records the run's log had when an append went wrong: from then on time runs differently."""
+        self.struck_at: Counter[str] | None = None
+        """How many records the log of each run had when an append went wrong: from then on time runs differently."""
         self.lapsed = False
         """Whether another may hold the lease of what this one runs."""
         self.dead = False
         self.died = asyncio.Event()
         self.held = asyncio.Event()
-        self._world = world
+        self.world = world
         self._answers = answers
         self._strike = strike
         self._hanging: builtins.list[Future[int]] = []
@@ -94,30 +112,32 @@ class Process:
 
     def instrument(self, app: App) -> None:
         """Look over the shoulder of an app: there is no public way, since no program should need one."""
-        runner = app._runner
-        runner._tracer = self if runner._tracer is None else Tee(runner._tracer, self)
-        runner._model = self.watched(runner._model)
+        runner, walker = app._runner, app._runner.walker
+        walker.tracer = self if walker.tracer is None else Tee(walker.tracer, self)
+        walker.model = self.watched(walker.model)
         runner.leases.keeper = _NoKeeper(runner.store, 1.0)
+        app.register(*(with_models(cast("Any", plan.flow), self.watched) for plan in app._plans.values()))
 
     def watched(self, model: Model | None) -> Model | None:
         """The same model, its answers counted and kept."""
         return None if model is None else _Watched(model, self)
 
-    def ran(self, what: str, path: str, entry: str = "") -> None:
+    def ran(self, what: str, place: Place | None) -> None:
         """Note an effect.
 
         Raises:
             Crash: the process is dead, so it has none.
         """
         self._alive()
-        self._world.effects.append(Ran(what, path, entry, self._world.length, self))
+        run, path, entry = question(place)
+        self.world.effects.append(Ran(what, run, path, entry, self.world.length[run], self))
 
     def die(self) -> None:
         """Let the process die now."""
         self.dead = True
         self.died.set()
         for future in self._hanging:
-            _fail(future, _crash())
+            fail(future, _crash())
 
     def let_go(self) -> None:
         """Carry out the append that is held."""
@@ -129,9 +149,9 @@ class Process:
         if not self.dead:
             match event.kind:
                 case "flow.start":
-                    self.ran("agents", event.path)
+                    self.ran(event.detail or "agents", Place(event.run_id, event.path))  # a call says which op
                 case "notify":
-                    self.ran("notify", event.path)
+                    self.ran("notify", Place(event.run_id, event.path))
                 case _:
                     pass
 
@@ -141,41 +161,40 @@ class Process:
         loop = asyncio.get_running_loop()
         reply: Future[int] = loop.create_future()
         if self.dead:
-            _fail(reply, _crash())
+            fail(reply, _crash())
             return reply
         self.appended.append((stream, tuple(records)))
         strike = self._strike
         when = strike.when if strike is not None and strike.at == len(self.appended) else None
 
-        def write() -> StoreError | Fenced | None:
-            """Write, and answer a turn of the loop later, as a store does that is not in memory."""
-            done = self._world.store.append(stream, expected, records, lease)
-            error = done.exception()
-            if error is None:
-                if stream == run_stream(RUN_ID):
-                    self._world.length = done.result()
-                if when in {None, "held"}:
-                    loop.call_soon(_give, reply, done.result())
-                return None
-            loop.call_soon(_fail, reply, error)
-            assert isinstance(error, StoreError | Fenced)
-            return error
+        def write() -> bool:
+            """Write, and answer a turn of the loop later, as a store does that is not in memory; whether it was done."""
+            try:
+                length = self.world.store._append(stream, expected, records, lease)
+            except (StoreError, Fenced) as error:
+                loop.call_soon(fail, reply, error)
+                return False
+            if stream.startswith(RUNS):
+                self.world.length[stream.removeprefix(RUNS)] = length
+            if when in {None, "held"}:
+                loop.call_soon(give, reply, length)
+            return True
 
-        written = when in {None, "after", "written", "lost"} and write() is None
+        written = when in {None, "after", "written", "lost"} and write()
         if when is not None:
-            self.struck_at = self._world.length
+            self.struck_at = self.world.length.copy()
         match when:
             case None:
                 pass
             case "before" | "after":
                 self.die()
-                _fail(reply, _crash())
+                fail(reply, _crash())
             case "unwritten" | "written":
                 self._hanging.append(reply)
                 self._doom = loop.create_task(self._die_soon())
             case "lost" | "refused":
                 if written or when == "refused":
-                    loop.call_soon(_fail, reply, StoreError("the connection broke, as scripted"))
+                    loop.call_soon(fail, reply, StoreError("the connection broke, as scripted"))
             case "held":
                 self._go = write
                 self.held.set()
@@ -183,31 +202,31 @@ class Process:
 
     async def read(self, stream: str, start: int = 0) -> builtins.list[bytes]:
         self._alive()
-        return await self._world.store.read(stream, start)
+        return await self.world.store.read(stream, start)
 
     async def list(self, prefix: str) -> builtins.list[StreamInfo]:
         self._alive()
-        return await self._world.store.list(prefix)
+        return await self.world.store.list(prefix)
 
     async def delete(self, stream: str, lease: Lease | None = None, *, leave: Sequence[bytes] = ()) -> None:
         self._alive()
-        await self._world.store.delete(stream, lease, leave=leave)
+        await self.world.store.delete(stream, lease, leave=leave)
 
     async def acquire(self, name: str, owner: str, seconds: float) -> Lease | None:
         self._alive()
-        return await self._world.store.acquire(name, owner, seconds)
+        return await self.world.store.acquire(name, owner, seconds)
 
     async def renew(self, lease: Lease, seconds: float) -> bool:
         self._alive()
-        return await self._world.store.renew(lease, seconds)
+        return await self.world.store.renew(lease, seconds)
 
     async def release(self, lease: Lease) -> None:
         self._alive()
-        await self._world.store.release(lease)
+        await self.world.store.release(lease)
 
     async def holder(self, name: str) -> str | None:
         self._alive()
-        return await self._world.store.holder(name)
+        return await self.world.store.holder(name)
 
     async def close(self) -> None:
         """Nothing to let go of."""
@@ -226,9 +245,10 @@ class Process:
     async def answer(self, model: Model, request: ModelRequest) -> AsyncIterator[Chunk]:
         """What the model answered to this ask before, or else answers now."""
         place = current_place()
-        key = (place.path, place.entry) if place is not None else ("", "")
-        self.ran("model", *key)
-        asked = self._world.answered[key] = self._world.answered.get(key, 0) + 1
+        key = question(place)
+        self.ran("model", place)
+        self.world.answered[key] += 1
+        asked = self.world.answered[key]
         known = self._answers.setdefault(key, [])
         if asked <= len(known) or (known and not _broke_off(known[-1])):
             for chunk in known[min(asked, len(known)) - 1]:
@@ -271,32 +291,42 @@ class _NoKeeper(Keeper):
         pass
 
 
-def with_models(flow: AnyFlow, wrap: Callable[[Model | None], Model | None]) -> AnyFlow:
-    """The same flow with every model in it wrapped; models do not count in the identity of a flow."""
-    match flow:
-        case NamedFlow(body=body) | DurableFlow(body=body):
-            return evolve(flow, body=body_of(with_models(body, wrap)))
-        case Flow(agents=agents, model=model):
-            watched = tuple(evolve(agent, model=wrap(agent.model)) for agent in agents)
-            return evolve(flow, agents=watched, model=wrap(model))
-        case Chain(steps=steps, model=model):
-            return evolve(flow, steps=tuple(with_models(step, wrap) for step in steps), model=wrap(model))
-        case Respond() | Notify():
-            return flow
+def place_in(run_id: str, path: str) -> str:
+    """A path; in any run but the first with the run's id before it."""
+    return path if run_id == RUN_ID or not path else f"{run_id}: {path}"
+
+
+def question(place: Place | None) -> Question:
+    """What is at work there; outside of a run nothing."""
+    return (place.run_id, place.path, place.entry) if place is not None else (RUN_ID, "", "")
+
+
+def with_models(part: T, wrap: Callable[[Model | None], Model | None]) -> T:
+    """The same flow with every model in it wrapped, also in values; models do not count in the identity of a flow."""
+    match part:
+        case Agent():
+            return cast("T", evolve(part, model=wrap(part.model)))
+        case tuple():
+            return cast("T", tuple(with_models(one, wrap) for one in part))
+        case MappingProxyType():
+            return cast("T", MappingProxyType({name: with_models(one, wrap) for name, one in part.items()}))
+        case Lit():
+            return part
+        case Chainable() | Valued() | Step():
+            parts: Mapping[str, object] = {a.name: getattr(part, a.name) for a in fields(cast("Any", type(part)))}
+            return cast(
+                "T",
+                changed(
+                    cast("Any", part),
+                    **{
+                        name: wrap(cast("Model | None", one)) if name == "model" else with_models(one, wrap)
+                        for name, one in parts.items()
+                    },
+                ),
+            )
         case _:
-            return type(flow)(*(with_models(member, wrap) for member in flow.members), model=wrap(flow.model))
+            return part
 
 
 def _crash() -> Crash:
     return Crash("the process died, as scripted")
-
-
-def _give(future: Future[int], value: int) -> None:
-    if not future.done():
-        future.set_result(value)
-
-
-def _fail(future: Future[int], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
-        future.exception()  # a dead process does not complain that nobody looked

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from bb.app import App, InputLike
+from bb.app import App
 from bb.flows.tree import AnyFlow
+from bb.messages import InputLike
 from bb.stores.base import Store
 from bb.testing.effects import Effects
-from bb.testing.explorer import Case, Explorer, described
+from bb.testing.explorer import Explorer
 from bb.testing.process import Strike
 from bb.testing.report import CrashReport
+from bb.testing.story import Case, differing
+from bb.testing.words import described
 
 _TURNS = 30  # turns of the loop that the second process has before the first goes on
 
@@ -23,6 +26,8 @@ async def race_everywhere(
     app: Callable[[Store], App] | None = None,
     effects: Effects | None = None,
     params: Mapping[str, object] | None = None,
+    events: Iterable[tuple[str, object]] = (),
+    runs: int = 1,
     patience: float = 10.0,
 ) -> CrashReport:
     """Hold a durable flow at each of its appends while a second app runs the same run id over the same store.
@@ -37,7 +42,18 @@ async def race_everywhere(
         WiringError: no part of the flow is durable.
         BBError: the flow fails without any race.
     """
-    explorer = Explorer(flow, input, app=app, effects=effects, params=params, stream=False, patience=patience)
+    explorer = Explorer(
+        flow,
+        input,
+        app=app,
+        effects=effects,
+        params=params,
+        events=events,
+        runs=runs,
+        fails=False,
+        stream=False,
+        patience=patience,
+    )
     reference = await explorer.refer()
     for at, append in enumerate(reference.lives[0].appended, 1):
         what = described(*append)
@@ -66,8 +82,8 @@ async def _race(explorer: Explorer, case: Case, at: int, *, lapse: bool) -> None
         first.let_go()
         other = await explorer.ended(case, first, running)
         case.read = await explorer.ended(case, second, rival)
-    if case.read is not None and other is not None and other.outcome.messages != case.read.outcome.messages:
-        case.found.append(f"one app answers {other.outcome.answer!r}, the other {case.read.outcome.answer!r}")
+    if case.read is not None and other is not None and (difference := differing(other, case.read)):
+        case.found.append(f"one app differs from the other: {difference}")
     if case.read is None and not case.found:
         case.found.append("the second app did not come to an outcome")
     if other is None and not case.found:
