@@ -85,6 +85,35 @@ def test_case_003_only_flows_and_agents_go_in() -> None:
         bb.Flow().with_agent(bb.Flow())  # type: ignore[arg-type]
 
 
+@bb.op()
+def look(n: int) -> int:
+    """An op."""
+    return n
+
+
+@pytest.mark.parametrize(
+    "part", [look, bb.Agent("a"), bb.Emit("x"), bb.Emit("x").with_id("x").durable(), bb.Step(bb.Emit("x"))]
+)
+def test_what_is_a_part_of_a_flow_is_no_value(part: object) -> None:
+    """An op that was not called would be a literal, and as a condition always true."""
+    for build in (bb.Emit, bb.Return, lambda value: bb.Bind("x", value), lambda value: bb.When(value, bb.Emit("x"))):
+        with pytest.raises(bb.WiringError, match="stands where a value belongs"):
+            build(part)
+
+
+def test_a_reference_in_an_f_string_is_refused() -> None:
+    name = bb.ref("name", str)
+    with pytest.raises(bb.WiringError, match="f-string") as raised:
+        bb.Emit(f"Hello {name}")
+    assert "{name}" in raised.value.remedy
+
+
+async def test_params_are_names_and_values() -> None:
+    for params in ("n", [("n", 1)], 5):
+        with pytest.raises(bb.InvalidInput, match="params is a"):
+            await bb.App().run(bb.Emit("x"), params=params)  # type: ignore[arg-type]
+
+
 def test_case_004_two_flows_from_one_base_are_independent() -> None:
     base = bb.Flow().with_agent(A)
     one, two = base.with_agent(B), base.with_model(bb.FixedModel("m"))

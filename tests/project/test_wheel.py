@@ -91,7 +91,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.partition("/")[0] for name in names} == {"bb", f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"}
-    assert "bb/py.typed" in names
+    assert {"bb/py.typed", "bb/text/grammar.lark"} <= set(names)
     sources = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("bb/**/*.py")}
     assert {name for name in names if name.endswith(".py")} == sources
 

@@ -5,6 +5,7 @@ from typing import assert_never, assert_type
 
 from attrs import frozen
 
+import bb
 from bb.agents.agent import Agent
 from bb.flows.tree import (
     All,
@@ -82,6 +83,14 @@ def durability(a: NamedFlow) -> None:
 def kinds(flow: AnyFlow) -> str:
     match flow:
         case Flow() | Chain() | Select() | All() | One() | Group() | Respond() | Notify():
+            return flow.kind
+        case bb.Call() | bb.AiSegment() | bb.Bind() | bb.Emit() | bb.When() | bb.Unless() | bb.Each() | bb.Repeat():
+            return flow.kind
+        case bb.Return() | bb.Assert() | bb.Try() | bb.Retry() | bb.Timeout() | bb.WithTools() | bb.Throttle():
+            return flow.kind
+        case bb.Debounce() | bb.Run() | bb.Memo() | bb.Peek() | bb.Await() | bb.Checkpoint() | bb.Once() | bb.Scope():
+            return flow.kind
+        case bb.Saga():
             return flow.kind
         case NamedFlow() | DurableFlow():
             return flow.id

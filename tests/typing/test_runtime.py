@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from attrs.exceptions import FrozenInstanceError
 
+import bb
 from bb.agents.agent import Agent
 from bb.errors import InvalidId, WiringError
 from bb.flows import tree
@@ -28,8 +29,9 @@ async def send(text: str) -> None:
 MODEL = Silent()
 AGENT = Agent("a")
 NAMED = Flow().with_id("named")
+CALL: bb.Call[object] = bb.Call("op")
 
-NAMEABLE: list[tree._Body | NamedFlow] = [
+NAMEABLE: list[tree.Body | NamedFlow] = [
     Flow().with_agent(AGENT),
     Flow().next(Flow()),
     Select(NAMED),
@@ -38,6 +40,30 @@ NAMEABLE: list[tree._Body | NamedFlow] = [
     Group(Flow(), NAMED),
     Respond(),
     Notify(send),
+    CALL,
+    bb.AiSegment("goal"),
+    bb.Bind("x", CALL),
+    bb.Emit("x"),
+    bb.When(True, CALL),
+    bb.Unless(True, CALL),
+    bb.Each("x", [1], CALL),
+    bb.Repeat(1, CALL),
+    bb.Return(),
+    bb.Assert(True),
+    bb.Try(CALL),
+    bb.Retry(1, CALL),
+    bb.Timeout(timedelta(seconds=1), CALL),
+    bb.WithTools(["op"], CALL),
+    bb.Throttle("x", CALL, max=1, per=timedelta(seconds=1)),
+    bb.Debounce("x", CALL, wait=timedelta(seconds=1)),
+    bb.Run("other"),
+    bb.Memo("x", CALL),
+    bb.Peek("x"),
+    bb.Await("x"),
+    bb.Checkpoint("x"),
+    bb.Once("x", CALL),
+    bb.Scope(CALL),
+    bb.Saga(bb.Step(CALL)),
     NAMED,
 ]
 FLOWS: list[AnyFlow] = [*NAMEABLE, NAMED.durable()]
@@ -97,7 +123,7 @@ def test_next_gives_a_chain_of_both(flow: AnyFlow) -> None:
 
 
 @pytest.mark.parametrize("flow", NAMEABLE, ids=kind_of)
-def test_a_model_changes_neither_the_kind_nor_what_it_equals(flow: tree._Body | NamedFlow) -> None:
+def test_a_model_changes_neither_the_kind_nor_what_it_equals(flow: tree.Body | NamedFlow) -> None:
     fitted = flow.with_model(MODEL)
     assert type(fitted) is type(flow)
     assert fitted == flow
@@ -106,7 +132,7 @@ def test_a_model_changes_neither_the_kind_nor_what_it_equals(flow: tree._Body | 
 
 
 @pytest.mark.parametrize("flow", NAMEABLE, ids=kind_of)
-def test_an_id_names_what_was_composed_so_far(flow: tree._Body | NamedFlow) -> None:
+def test_an_id_names_what_was_composed_so_far(flow: tree.Body | NamedFlow) -> None:
     assert flow.with_id("a") == NamedFlow(tree.body_of(flow), "a")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.acts import Acts
 from tests.trials.kit import Disk, Work, disk_of
 
 
@@ -17,3 +18,8 @@ async def disk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 @pytest.fixture
 def work() -> Work:
     return Work()
+
+
+@pytest.fixture
+def acts() -> Acts:
+    return Acts()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 import bb
-from bb.engine.walk import _pause
+from bb.engine.pauses import pause
 from bb.testing.clock import ManualClock
 from tests.trials.kit import Disk, Work
 
@@ -90,9 +90,9 @@ async def test_an_error_as_long_as_a_book_is_recorded_in_short(disk: Disk) -> No
 
 
 def test_pauses_stay_finite_however_often_it_is_tried() -> None:
-    assert _pause(100_000, 1.0, ValueError()) == 30.0
-    assert _pause(0, 1.0, bb.UpstreamError("busy", retry_after=40.0)) == 40.0
-    assert _pause(0, 1.0, bb.UpstreamError("busy until 2065", retry_after=1.2e9)) == 3600.0
+    assert pause(100_000, 1.0, ValueError()) == 30.0
+    assert pause(0, 1.0, bb.UpstreamError("busy", retry_after=40.0)) == 40.0
+    assert pause(0, 1.0, bb.UpstreamError("busy until 2065", retry_after=1.2e9)) == 3600.0
 
 
 @pytest.mark.parametrize("durable", [False, True])

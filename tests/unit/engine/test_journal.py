@@ -250,10 +250,10 @@ async def test_a_tree_is_kept_once() -> None:
     desk = Desk()
     journal = await desk.journal()
     for _ in range(2):
-        await journal.keep_tree("tree/abc", {"at": "x", "kind": "agents"})
+        await journal.keep_tree("tree/abc", {"at": "x", "kind": "agents"}, None)
 
     assert await journal.tree("abc") == {"at": "x", "kind": "agents"} and await journal.tree("def") is None
-    assert len(await desk.store.read("tree/abc")) == 1
+    assert len(await desk.store.read("tree/abc")) == 2  # its canonical form, and the flow on the wire
 
 
 @pytest.mark.parametrize("outcome", ["value", "error", "cancelled"])

@@ -272,3 +272,15 @@ async def test_a_call_whose_input_cannot_be_sent_does_not_block_the_chat(input: 
     async with serving(Answer(anthropic({"text": ["ok"]}))) as wire:
         assert "ok" in await ask(wire, ModelRequest(chat))
     assert wire.requests[0].body["messages"][1]["content"][0]["input"] == {"input": input}
+
+
+async def test_the_dots_in_names_of_tools_are_dashes_at_the_provider() -> None:
+    dotted = attrs.evolve(LOOKUP, name="calendar.read")
+    call = ToolCall("c1", "calendar.read", "{}")
+    chat = [Message("hi"), Message(role="assistant", calls=[call]), Message(role="tool", results=[call.result("free")])]
+    async with serving(Answer(anthropic({"tool": "calendar-read", "id": "c2", "json": ["{}"]}))) as wire:
+        found = said(await ask(wire, ModelRequest(chat, [dotted], "calendar.read")))
+    assert found == [ToolCall("c2", "calendar.read", "{}")]
+    body = wire.requests[0].body
+    assert body["tools"][0]["name"] == body["tool_choice"]["name"] == "calendar-read"
+    assert body["messages"][1]["content"][0]["name"] == "calendar-read"

@@ -326,3 +326,15 @@ async def test_chunks_that_leave_out_what_they_must_have() -> None:
     events = [event.replace('"choices": []', '"choices": null') for event in events]
     async with serving(Answer(events)) as wire:
         assert await ask(wire) == ["a", Usage(3, 4)]
+
+
+async def test_the_dots_in_names_of_tools_are_dashes_at_the_provider() -> None:
+    dotted = attrs.evolve(LOOKUP, name="calendar.read")
+    call = ToolCall("c1", "calendar.read", "{}")
+    delta = {"tool_calls": [{"index": 0, "id": "c2", "function": {"name": "calendar-read", "arguments": "{}"}}]}
+    chat = [Message("hi"), Message(role="assistant", calls=[call]), Message(role="tool", results=[call.result("free")])]
+    async with serving(Answer(openai(delta, finish="tool_calls"))) as wire:
+        assert await ask(wire, ModelRequest(chat, [dotted], "calendar.read")) == [ToolCall("c2", "calendar.read", "{}")]
+    body = wire.requests[0].body
+    assert body["tools"][0]["function"]["name"] == body["tool_choice"]["function"]["name"] == "calendar-read"
+    assert body["messages"][1]["tool_calls"][0]["function"]["name"] == "calendar-read"
