@@ -31,6 +31,8 @@ EventKind: TypeAlias = Literal[
     "group.start",
     "respond",
     "notify",
+    "notify.end",
+    "notify.error",
     "emit",
     "memo.hit",
     "once.skipped",
