@@ -1,0 +1,74 @@
+"""What the `bb` command does."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+
+import bb
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; gives its exit status, which is 2 when it was used wrongly."""
+    parser = argparse.ArgumentParser(prog="bb", description="Flows that may die anywhere.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("serve", help="serve the flows of an app over HTTP")
+    serve.add_argument("app", metavar="module:app", help="where the bb.App is, or what its asgi() gave")
+    serve.add_argument("--host", default="127.0.0.1")
+    serve.add_argument("--port", type=int, default=8080)
+    serve.add_argument("--default", metavar="FLOW", help="the flow for models that are none")
+    serve.add_argument("--grace", type=float, default=5.0, metavar="SECONDS", help="for runs to end at a shutdown")
+    serve.add_argument("--debug", action="store_true", help="tell clients what went wrong")
+    arguments = parser.parse_args(argv)
+    try:
+        _serve(arguments)
+    except (bb.WiringError, bb.UnknownFlow) as error:
+        sys.stderr.write(f"bb: {error}\n")
+        return 2
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    found = _load(arguments.app)
+    if isinstance(found, bb.App):
+        found.serve(
+            host=arguments.host,
+            port=arguments.port,
+            default=arguments.default,
+            grace=timedelta(seconds=arguments.grace),
+            debug=arguments.debug,
+        )
+        return
+    from bb.serve import Service
+    from bb.serve.server import serve
+
+    if not isinstance(found, Service):
+        raise bb.WiringError(f"{arguments.app} is a {type(found).__name__}", remedy="name a bb.App, or app.asgi(...)")
+    serve(found, host=arguments.host, port=arguments.port)
+
+
+def _load(place: str) -> object:
+    """The object at `module:name`.
+
+    Raises:
+        WiringError: there is none.
+    """
+    module_name, _, path = place.partition(":")
+    if not module_name or not path:
+        raise bb.WiringError(f"{place!r} is no place of an app", remedy="write module:app")
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - sys.path holds text
+    try:
+        found: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise  # the module is there, and lacks something itself
+        raise bb.WiringError(f"there is no module {module_name!r}", remedy="run bb where it can be imported") from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise bb.WiringError(f"{module_name!r} has no {path!r}")
+        found = getattr(found, name)
+    return found

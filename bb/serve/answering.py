@@ -1,0 +1,188 @@
+"""Runs on behalf of a client: whole, or streamed once they were let in."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Protocol
+
+from attrs import frozen
+
+from bb.engine.live import seen
+from bb.engine.outcome import Outcome, SessionTurn
+from bb.engine.plan import Plan
+from bb.engine.stream import RunStream
+from bb.errors import InvalidId, WiringError
+from bb.ids import check_id
+from bb.messages import unresolved
+from bb.serve.exchange import Exchange
+from bb.serve.problems import Problem
+from bb.serve.wire import Asked, Frame, Said, Voice
+
+if TYPE_CHECKING:
+    from bb.app import App
+
+_LONGEST: Final = 128  # characters of an id
+_TENANT: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
+
+
+@frozen
+class Order:
+    """What a client wants to have run."""
+
+    plan: Plan
+    asked: Asked
+    exchange: Exchange
+    run_id: str
+    session_id: str | None
+    detach: bool
+    wait: timedelta
+
+    @property
+    def talks(self) -> bool:
+        """Whether it is a turn of a conversation rather than a run."""
+        return self.plan.waits and self.session_id is not None
+
+    @property
+    def detached(self) -> bool:
+        """Whether the run goes on without the client; what is not durable could never be asked for again."""
+        return self.detach and self.plan.durable
+
+    def said(self, outcome: Outcome, text: str) -> Said:
+        """An outcome as the client gets it."""
+        return Said(text, unresolved((*self.asked.input.messages, *outcome.messages)), outcome.usage)
+
+
+class Going(Protocol):
+    """A run or a turn that was let in."""
+
+    def text(self) -> AsyncIterator[str]:
+        """The answer as it is made."""
+        ...
+
+    async def said(self) -> Said:
+        """The answer when it is complete."""
+        ...
+
+
+async def whole(app: App, order: Order) -> Said:
+    """The answer in one piece.
+
+    Raises: as `App.run` does.
+    """
+    if order.talks:
+        async with begun(app, order) as going:
+            return await going.said()
+    outcome = await app.run(
+        order.plan.name,
+        order.asked.input,
+        run_id=order.run_id,
+        session_id=order.session_id,
+        detach=order.detached,
+        wait=order.wait,
+    )
+    return order.said(outcome, outcome.answer)
+
+
+@asynccontextmanager
+async def begun(app: App, order: Order) -> AsyncIterator[Going]:
+    """The answer while it is made, once the run was let in.
+
+    Raises: as `App.run` does for what it refuses.
+    """
+    if order.talks:
+        assert order.session_id is not None
+        session = app.session(order.plan.name, order.session_id, detach=order.detached)
+        turn_id = order.exchange.run_id if order.exchange.named else None
+        accepted = await session.accept(order.asked.input, turn_id=turn_id)
+        with suppress(InvalidId):  # one that a program made up may be any text
+            order.exchange.run_id = check_id(accepted.turn_id, "run id")
+        task = asyncio.ensure_future(accepted.run())
+        task.add_done_callback(seen)
+        try:
+            yield _Turn(order, task)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        return
+    stream = app.stream(
+        order.plan.name,
+        order.asked.input,
+        run_id=order.run_id,
+        session_id=order.session_id,
+        detach=order.detached,
+        wait=order.wait,
+    )
+    async with stream:
+        await stream.begun()
+        yield _Run(order, stream)
+
+
+async def frames(going: Going, voice: Voice, explain: Callable[[Exception], Problem]) -> AsyncIterator[Frame]:
+    """An answer as a voice says it; what goes wrong is said as well."""
+    for frame in voice.begin():
+        yield frame
+    try:
+        async for text in going.text():
+            for frame in voice.say(text):
+                yield frame
+        said = await going.said()
+    except Exception as error:
+        last = voice.fail(explain(error))
+    else:
+        last = voice.end(said)
+    for frame in last:
+        yield frame
+
+
+@frozen
+class _Run:
+    order: Order
+    stream: RunStream
+
+    def text(self) -> AsyncIterator[str]:
+        return aiter(self.stream)
+
+    async def said(self) -> Said:
+        outcome = await self.stream.outcome()
+        return self.order.said(outcome, outcome.answer)
+
+
+@frozen
+class _Turn:
+    order: Order
+    task: asyncio.Future[SessionTurn]
+
+    async def text(self) -> AsyncIterator[str]:
+        turn = await asyncio.shield(self.task)
+        if turn.prompt:
+            yield turn.prompt
+
+    async def said(self) -> Said:
+        turn = await asyncio.shield(self.task)
+        return self.order.said(turn.outcome, turn.prompt)
+
+
+def scoped(tenant: str | None, id: str) -> str:
+    """An id that belongs to one tenant; ids of two tenants are never the same."""
+    if tenant is None:
+        return id
+    joined = f"{tenant}:{id}"
+    return joined if len(joined) <= _LONGEST else f"{tenant}:{hashlib.sha256(id.encode()).hexdigest()}"
+
+
+def check_tenant(tenant: object) -> str:
+    """A tenant as ids begin with it: an id of at most 63 characters without a colon, which is where it ends.
+
+    Raises:
+        WiringError: it is anything else.
+    """
+    if not isinstance(tenant, str) or not _TENANT.fullmatch(tenant):
+        raise WiringError(
+            f"tenant returned {tenant!r}", remedy="return 1 to 63 characters of A-Z a-z 0-9 . _ -, such as a digest"
+        )
+    return tenant

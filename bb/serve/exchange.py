@@ -1,0 +1,128 @@
+"""`Exchange`: one request and its response, from outside the routes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+
+from bb.engine.live import seen
+from bb.ids import check_id, fresh_id
+from bb.serve.problems import ClientGone, Refused
+
+T = TypeVar("T")
+
+_KEY = "bb.exchange"
+
+
+class Exchange:
+    """What every route has to do with a request: its ids, which every response repeats, and the limit of its body."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int) -> None:
+        self.headers = Headers(scope=scope)
+        self.run_id = fresh_id()
+        self.named = False
+        """Whether the client gave the run id."""
+        self.session_id: str | None = None
+        self.started = False
+        """Whether the response has begun."""
+        self.scope: Scope = {**scope, _KEY: self}
+        self._receive = receive
+        self._send = send
+        self._max_body = max_body
+        self._size = 0
+        self._heard: list[Message] | None = []
+        self._again: deque[Message] = deque()
+
+    @staticmethod
+    def of(request: Request) -> Exchange:
+        """The exchange that a request belongs to."""
+        exchange = request.scope[_KEY]
+        assert isinstance(exchange, Exchange)
+        return exchange
+
+    def read_ids(self) -> None:
+        """Take the ids that the client gave.
+
+        Raises:
+            InvalidId: one is none.
+            Refused: one was given twice.
+        """
+        run_id = self._one("x-run-id")
+        if run_id is not None:
+            self.run_id, self.named = check_id(run_id, "run id"), True
+        session_id = self._one("x-session-id")
+        self.session_id = None if session_id is None else check_id(session_id, "session id")
+
+    def _one(self, name: str) -> str | None:
+        values = self.headers.getlist(name)
+        if len(values) > 1:
+            raise Refused(f"header {name} was sent {len(values)} times")
+        return values[0] if values else None
+
+    async def receive(self) -> Message:
+        """What the client sends; at first it is kept, to be received again.
+
+        Raises:
+            Refused: the body is over the limit.
+        """
+        if self._again:
+            return self._again.popleft()
+        declared = self.headers.get("content-length", "")
+        self._check(int(declared) if declared.isdecimal() else 0)
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._size += len(message.get("body", b""))
+            self._check(self._size)
+        if self._heard is not None:
+            self._heard.append(message)
+        return message
+
+    def rewind(self) -> None:
+        """What was received so far is received once more: whoever authorised the request may have read its body."""
+        self._again, self._heard = deque(self._heard or ()), None
+
+    async def send(self, message: Message) -> None:
+        """Send on, with the ids in the headers."""
+        if message["type"] == "http.response.start":
+            self.started = True
+            message.setdefault("headers", [])
+            headers = MutableHeaders(scope=message)
+            headers["X-Run-Id"] = self.run_id
+            if self.session_id is not None:
+                headers["X-Session-Id"] = self.session_id
+        await self._send(message)
+
+    def _check(self, size: int) -> None:
+        if size > self._max_body:
+            raise Refused(f"the body is larger than {self._max_body:,} bytes", 413, "too_large")
+
+
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """What the work comes to; it is cancelled when the client leaves, whose request has been read.
+
+    Raises:
+        ClientGone: it did.
+    """
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(seen)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.wait({task, gone})
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,42 @@
+"""Running a service with uvicorn."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+
+import uvicorn
+
+from bb.serve.service import Service
+
+
+class _Server(uvicorn.Server):
+    """A server whose service learns of the end when it begins, and not when all connections are closed."""
+
+    def __init__(self, service: Service, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.close()
+        await super().shutdown(sockets)
+
+
+def server_of(service: Service, *, host: str, port: int, log_level: str | None = None) -> uvicorn.Server:
+    """A server for a service; its `serve()` runs it in the running loop."""
+    config = uvicorn.Config(
+        service,
+        host=host,
+        port=port,
+        lifespan="on",
+        log_level=log_level,
+        timeout_graceful_shutdown=math.ceil(service.grace.total_seconds()) + 2,
+    )
+    return _Server(service, config)
+
+
+def serve(service: Service, *, host: str, port: int) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    with contextlib.suppress(KeyboardInterrupt):  # which is how it is told to end
+        server_of(service, host=host, port=port).run()

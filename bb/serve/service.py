@@ -1,0 +1,313 @@
+"""`Service`: an app as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import anyio
+from attrs import evolve
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
+
+from bb.engine.plan import Plan
+from bb.engine.trail import Trail
+from bb.errors import BBError, UnknownFlow, UnknownRun, WiringError
+from bb.ids import check_id
+from bb.logs import error as log_error
+from bb.logs import warning
+from bb.serve.answering import Order, begun, check_tenant, frames, scoped, whole
+from bb.serve.anthropic import AnthropicWire
+from bb.serve.exchange import Exchange, unless_gone
+from bb.serve.openai import OpenAIWire
+from bb.serve.problems import ClientGone, Problem, Refused, problem_of
+from bb.serve.sse import KEEP_ALIVE, EventStream
+from bb.serve.wire import Frame, Wire, dumps, loads
+from bb.trace import Event, fields
+
+if TYPE_CHECKING:
+    from bb.app import App
+
+Authorize: TypeAlias = Callable[[Request], "Response | bool | Awaitable[Response | bool | None] | None"]
+"""Lets a request in by returning None or True. It refuses by returning a response or False, or by raising."""
+
+Tenant: TypeAlias = Callable[[Request], "str | Awaitable[str]"]
+"""Whose request it is."""
+
+MAX_BODY: Final = 4 * 2**20
+_OPENAI: Final = OpenAIWire()
+_ANTHROPIC: Final = AnthropicWire()
+_OVER: Final = frozenset({"finished", "cancelled", "expired"})
+
+
+class Service:
+    """An app over HTTP; `App.asgi` makes it, and says what its arguments mean.
+
+    It starts and stops its app where a server runs its lifespan. Mounted in another application it needs that one's:
+    `Starlette(routes=[Mount("/ai", service)], lifespan=service.lifespan)`.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        plans: Mapping[str, Plan],
+        trail: Callable[[str], Trail],
+        *,
+        authorize: Authorize | None = None,
+        tenant: Tenant | None = None,
+        max_body: int = MAX_BODY,
+        detach: bool = True,
+        debug: bool = False,
+        default: str | None = None,
+        wait: timedelta = timedelta(seconds=60),
+        grace: timedelta = timedelta(seconds=5),
+        keep_alive: float = KEEP_ALIVE,
+    ) -> None:
+        if not plans:
+            raise WiringError("there is nothing to serve", remedy="register a flow first")
+        if default is not None and default not in plans:
+            raise UnknownFlow(f"no flow {default!r} is registered", remedy=f"known: {', '.join(sorted(plans))}")
+        if max_body < 1 or grace < timedelta(0) or keep_alive <= 0:
+            raise WiringError("max_body and keep_alive must be positive, and grace not negative")
+        self.app = app
+        self.grace = grace
+        self._plans = plans
+        self._trail = trail
+        self._authorize = authorize
+        self._tenant = tenant
+        self._max_body = max_body
+        self._detach = detach
+        self._debug = debug
+        self._default = default
+        self._wait = wait
+        self._keep_alive = keep_alive
+        self._closing: anyio.Event | None = None
+        self._router = Router(
+            [
+                Route("/v1/chat/completions", self._completions, methods=["POST"]),
+                Route("/v1/messages", self._messages, methods=["POST"]),
+                Route("/v1/models", self._models, methods=["GET"]),
+                Route("/v1/runs/{run_id}/events", self._events, methods=["GET"]),
+            ],
+            redirect_slashes=False,
+            lifespan=self.lifespan,
+        )
+
+    # --- the life of it ---
+
+    @asynccontextmanager
+    async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
+        """Start the app, and stop it in the end.
+
+        It is stopped as soon as the server begins to shut down: runs have the grace period to end, and the clients of
+        those that do not are told to come back.
+        """
+        closing = self._closing = anyio.Event()
+        stopping = asyncio.ensure_future(self._stop(closing))
+        try:
+            await self.app.start()
+            yield
+        finally:
+            closing.set()
+            await stopping
+            await self.app.stop(timedelta(0))  # what was let in just then
+            self._closing = None
+
+    async def _stop(self, closing: anyio.Event) -> None:
+        await closing.wait()
+        await self.app.stop(self.grace)
+
+    def close(self) -> None:
+        """Begin to shut down: no more requests are taken."""
+        if self._closing is not None:
+            self._closing.set()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it is shutting down."""
+        return self._closing is not None and self._closing.is_set()
+
+    # --- every request ---
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._router(scope, receive, send)
+            return
+        exchange = Exchange(scope, receive, send, self._max_body)
+        exchange.scope.setdefault("app", self)  # where there is an app, a router raises what it does not find
+        try:
+            exchange.read_ids()
+            if self.is_closing:
+                raise Refused("the server is shutting down: try again soon", 503, "closing")
+            refusal = await self._refusal(Request(exchange.scope, exchange.receive))
+            exchange.rewind()
+            await (refusal or self._router)(exchange.scope, exchange.receive, exchange.send)
+        except ClientGone:  # nobody reads it, but middleware wants a response
+            await Response(status_code=499)(exchange.scope, exchange.receive, exchange.send)
+        except Exception as error:
+            if exchange.started:
+                raise
+            wire: Wire = _ANTHROPIC if scope["path"].rstrip("/").endswith("/v1/messages") else _OPENAI
+            problem = self._explained(error, exchange, None)
+            response = _json(wire.problem(problem, exchange.run_id), problem.status, problem.headers)
+            await response(exchange.scope, exchange.receive, exchange.send)
+
+    async def _refusal(self, request: Request) -> Response | None:
+        if self._authorize is None:
+            return None
+        verdict = await _settled(self._authorize(request))
+        if verdict is None or verdict is True:
+            return None
+        if isinstance(verdict, Response):
+            return verdict
+        raise Refused("the request is not authorised", 403, "forbidden")
+
+    def _explained(self, error: Exception, exchange: Exchange, plan: Plan | None) -> Problem:
+        resends = exchange.named or (plan is not None and not plan.durable)
+        problem = problem_of(error, exchange.run_id, debug=self._debug, resends=resends)
+        log = log_error if problem.status == 500 else warning
+        flow = plan.name if plan is not None else ""
+        log(
+            "a request failed",
+            status=problem.status,
+            flow=flow,
+            run_id=exchange.run_id,
+            error=f"{type(error).__name__}: {error}",
+        )
+        return problem
+
+    # --- routes ---
+
+    async def _completions(self, request: Request) -> Response:
+        return await self._answer(request, _OPENAI)
+
+    async def _messages(self, request: Request) -> Response:
+        return await self._answer(request, _ANTHROPIC)
+
+    async def _answer(self, request: Request, wire: Wire) -> Response:
+        exchange = Exchange.of(request)
+        asked = wire.read(loads(await request.body()))
+        plan = self._routed(asked.input.request.model)
+        tenant = await self._tenant_of(request)
+        session_id = None if exchange.session_id is None else scoped(tenant, exchange.session_id)
+        order = Order(plan, asked, exchange, scoped(tenant, exchange.run_id), session_id, self._detach, self._wait)
+        try:
+            response = await (self._streamed if asked.stream else self._whole)(request, wire, order)
+        except ClientGone:
+            raise
+        except Exception as error:
+            problem = self._explained(error, exchange, plan)
+            return _json(wire.problem(problem, exchange.run_id), problem.status, problem.headers)
+        if plan.waits and exchange.session_id is None:
+            exchange.session_id = exchange.run_id  # where the conversation goes on, if it waits for a reply
+        return response
+
+    async def _whole(self, request: Request, wire: Wire, order: Order) -> Response:
+        said = await unless_gone(request, whole(self.app, order))
+        return _json(wire.whole(said, order.plan.name))
+
+    async def _streamed(self, request: Request, wire: Wire, order: Order) -> Response:
+        async with AsyncExitStack() as stack:
+            going = await unless_gone(request, stack.enter_async_context(begun(self.app, order)))
+            voice = wire.voice(order.asked, order.plan.name)
+            said = frames(going, voice, lambda error: self._explained(error, order.exchange, order.plan))
+            return self._stream(said, stack.pop_all())
+
+    def _stream(self, said: AsyncIterator[Frame], held: AsyncExitStack | nullcontext[None]) -> EventStream:
+        # runs that do not end in the grace period are interrupted, and that is still told
+        grace = self.grace.total_seconds() + 1
+        closing = self._closing or anyio.Event()
+        return EventStream(said, held, closing=closing, grace=grace, keep_alive=self._keep_alive)
+
+    async def _models(self, _request: Request) -> Response:
+        ids = sorted(self._plans, key=lambda flow: (flow != self._default, flow))
+        models = [
+            {
+                "id": id,
+                "object": "model",
+                "created": 0,
+                "owned_by": "bb",
+                # the same list as the other wire knows it
+                "type": "model",
+                "display_name": id,
+                "created_at": "1970-01-01T00:00:00Z",
+                "durable": self._plans[id].durable,
+            }
+            for id in ids
+        ]
+        return _json({"object": "list", "data": models, "has_more": False, "first_id": ids[0], "last_id": ids[-1]})
+
+    async def _events(self, request: Request) -> Response:
+        exchange = Exchange.of(request)
+        run_id = exchange.run_id = check_id(request.path_params["run_id"], "run id")
+        after = _position(request.headers.get("last-event-id"), run_id)
+        trail = self._trail(scoped(await self._tenant_of(request), run_id))
+        news = [one for one in await trail.more() if one[0] > after]
+        if not news and await trail.is_over():
+            return Response(status_code=204)  # which tells a browser not to come again
+        return self._stream(self._told(trail, news, after, run_id), nullcontext())
+
+    async def _told(self, trail: Trail, news: list[tuple[int, Event]], after: int, run_id: str) -> AsyncIterator[Frame]:
+        for position, event in news:
+            yield self._frame(position, event, run_id)
+        try:
+            async with aclosing(trail.follow()) as looks:
+                async for look in looks:
+                    for position, event in look:
+                        if position > after:
+                            yield self._frame(position, event, run_id)
+                    if self.is_closing:
+                        return
+        except UnknownRun:
+            pass  # dropped, or started over: who comes again is told so
+        except BBError as error:
+            log_error("a run cannot be followed any more", run_id=run_id, error=str(error))
+
+    def _frame(self, position: int, event: Event, run_id: str) -> Frame:
+        told = fields(evolve(event, run_id=run_id, detail=self._detail(event)))
+        return Frame(dumps(told), event.kind, f"{run_id}:{position}")
+
+    def _detail(self, event: Event) -> str:
+        """The detail of an event, unless it quotes an error, which is nobody's business outside."""
+        hidden = event.kind in ("run.retry", "cleanup.failed") or (
+            event.kind == "run.end" and event.detail not in _OVER
+        )
+        return "failed" if hidden and not self._debug else event.detail
+
+    def _routed(self, model: str) -> Plan:
+        """The flow that a model stands for: the one of that id, else the default one, or the only one."""
+        only = next(iter(self._plans)) if len(self._plans) == 1 else None
+        plan = self._plans.get(model) or self._plans.get(self._default or only or "")
+        if plan is None:
+            known = ", ".join(sorted(self._plans))
+            raise Refused(f"no model {model!r}: there is {known}", 404, "model_not_found")
+        return plan
+
+    async def _tenant_of(self, request: Request) -> str | None:
+        if self._tenant is None:
+            return None
+        return check_tenant(await _settled(self._tenant(request)))
+
+
+async def _settled(value: object) -> object:
+    return await value if inspect.isawaitable(value) else value
+
+
+def _position(last: str | None, run_id: str) -> int:
+    """The position of the record that a client saw last; -1 when it saw none."""
+    if not last:
+        return -1
+    run, _, position = last.rpartition(":")
+    if run != run_id or not (position.isascii() and position.isdecimal() and len(position) < 19):
+        raise Refused(f"Last-Event-ID is not of run {run_id}")
+    return int(position)
+
+
+def _json(body: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(dumps(body), status, headers, media_type="application/json")

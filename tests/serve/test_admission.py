@@ -1,0 +1,180 @@
+"""Who may come in, whose run it is, and which flow a request means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+import bb
+from bb.flows.tree import Await, Emit
+from tests.serve.kit import PATHS, agent, body_of, error_of
+from tests.serve.stage import app_of, asgi, durable, hello
+
+Check = Callable[[Request], Any]
+
+
+def raising(error: Exception) -> Check:
+    def check(request: Request) -> None:
+        raise error
+
+    return check
+
+
+async def _no(request: Request) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("authorize", "status"),
+    [
+        (lambda _: False, 403),
+        (_no, 403),
+        (lambda _: 0, 403),
+        (raising(HTTPException(401, "who are you?", {"WWW-Authenticate": "Bearer"})), 401),
+        (raising(ValueError("a bug")), 500),
+        (lambda _: JSONResponse({"no": "entry"}, 402), 402),
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/v1/messages"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/runs/r/events"),
+        ("GET", "/v1/nothing"),
+    ],
+)
+async def test_who_is_not_authorised_gets_nowhere(method: str, path: str, authorize: Check, status: int) -> None:
+    ran: list[str] = []
+
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        ran.append(turn.run_id)
+
+    async with asgi(app_of(durable(handler)).asgi(authorize=authorize)) as http:
+        answer = await http.request(method, path, json=body_of(path, "hi"), headers={"X-Run-Id": "mine"})
+    assert answer.status_code == status and answer.headers["x-run-id"] == "mine" and not ran
+    if status == 402:
+        assert answer.json() == {"no": "entry"}
+    else:
+        error_of(path, answer)
+        assert "a bug" not in answer.text
+    assert (answer.headers.get("www-authenticate") == "Bearer") is (status == 401)
+
+
+async def test_who_is_authorised_may_have_had_the_body_read() -> None:
+    async def authorize(request: Request) -> bool:
+        return bool((await request.json())["messages"]) and request.headers["authorization"] == "Bearer key"
+
+    async with asgi(app_of(durable(hello)).asgi(authorize=authorize)) as http:
+        body, headers = body_of(PATHS[0], "hi"), {"X-Run-Id": "mine"}
+        answer = await http.post(PATHS[0], json=body, headers={**headers, "Authorization": "Bearer key"})
+        assert answer.status_code == 200 and "hello mine" in answer.text
+        answer = await http.post(PATHS[0], json=body, headers={**headers, "Authorization": "Bearer kex"})
+        assert answer.status_code == 403
+
+
+def owner(request: Request) -> str:
+    return request.headers["x-owner"]
+
+
+async def _owner(request: Request) -> str:
+    return owner(request)
+
+
+@pytest.mark.parametrize("tenant", [owner, _owner])
+@pytest.mark.parametrize("run_id", ["r", "b:r", "x" * 128])
+async def test_tenants_do_not_see_each_others_runs(tenant: Callable[[Request], Any], run_id: str) -> None:
+    asked: list[str] = []
+
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        asked.append(turn.run_id)
+        turn.reply(f"for {len(asked)}")
+
+    app = app_of(durable(handler))
+    async with asgi(app.asgi(tenant=tenant)) as http:
+        answers = [
+            await http.post(PATHS[0], json=body_of(PATHS[0], said), headers={"X-Owner": who, "X-Run-Id": run_id})
+            for who, said in (("a", "hi"), ("b", "ho"), ("a", "hi"))
+        ]
+        assert [answer.json()["choices"][0]["message"]["content"] for answer in answers] == ["for 1", "for 2", "for 1"]
+        assert {answer.headers["x-run-id"] for answer in answers} == {run_id} and len(set(asked)) == 2
+
+        events = await http.get(f"/v1/runs/{run_id}/events", headers={"X-Owner": "a"})
+        assert f'"run_id":"{run_id}"' in events.text and f"id: {run_id}:0" in events.text
+        assert (await http.get(f"/v1/runs/{run_id}/events", headers={"X-Owner": "c"})).status_code == 404
+    assert {run.run_id for run in await app.runs()} == set(asked)
+
+
+async def test_tenants_do_not_see_each_others_conversations() -> None:
+    flow = (Emit("Who?") >> Await("user", bind="x")).next(Emit("Hello {x}.")).with_id("f").durable()
+    async with asgi(app_of(flow).asgi(tenant=owner)) as http:
+
+        async def say(who: str, said: str) -> str:
+            headers = {"X-Owner": who, "X-Session-Id": "s"}
+            answer = await http.post(PATHS[0], json=body_of(PATHS[0], said), headers=headers)
+            return str(answer.json()["choices"][0]["message"]["content"])
+
+        assert await say("a", "hi") == await say("b", "ho") == "Who?"
+        assert (await say("a", "Ann"), await say("b", "Bob")) == ("Hello Ann.", "Hello Bob.")
+
+
+@pytest.mark.parametrize("tenant", ["", "a:b", "x" * 64, 5, None])
+async def test_a_tenant_that_is_none_is_the_sites_fault(tenant: Any) -> None:
+    async with asgi(app_of(durable(hello)).asgi(tenant=lambda _: tenant)) as http:
+        assert (await http.post(PATHS[0], json=body_of(PATHS[0], "hi"))).status_code == 500
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_case_92_a_model_is_a_flow_or_else_the_default_one(path: str) -> None:
+    app = app_of(durable(hello, "one"), durable(hello, "two"))
+    for default, model, got in (
+        ("two", "one", "one"),
+        ("two", "gpt-9", "two"),
+        ("two", "", "two"),
+        (None, "one", "one"),
+    ):
+        async with asgi(app.asgi(default=default)) as http:
+            assert (await http.post(path, json=body_of(path, "hi", model))).json()["model"] == got
+
+    async with asgi(app.asgi()) as http:
+        status, _, message = error_of(path, await http.post(path, json=body_of(path, "hi", "gpt-9")))
+        assert status == 404 and "one, two" in message
+
+
+async def test_case_92_the_default_comes_first_and_a_flow_registered_again_replaces_the_one_before() -> None:
+    app = app_of(durable(hello, "one"), durable(hello, "two"))
+    async with asgi(app.asgi(default="two")) as http:
+        models = (await http.get("/v1/models")).json()
+        assert [model["id"] for model in models["data"]] == ["two", "one"] and models["object"] == "list"
+
+        async def other(turn: bb.Turn, chat: bb.ModelChat) -> None:
+            turn.reply("replaced")
+
+        app.register(durable(other, "one"))
+        assert "replaced" in (await http.post(PATHS[0], json=body_of(PATHS[0], "hi", "one"))).text
+
+
+def test_case_93_nothing_invalid_is_served() -> None:
+    app = bb.App()
+    with pytest.raises(bb.WiringError, match="nothing to serve"):
+        app.asgi()
+    with pytest.raises(bb.WiringError, match="model"):
+        app.register(bb.Flow().with_agent(bb.Agent("a")).with_id("f"))
+    app.register(durable(hello))
+    with pytest.raises(bb.UnknownFlow, match="'g'"):
+        app.asgi(default="g")
+    with pytest.raises(bb.WiringError, match="max_body"):
+        app.asgi(max_body=0)
+
+
+def test_case_94_an_exit_that_leads_nowhere_is_found_through_a_name() -> None:
+    choice = bb.Flow().with_agent(bb.Agent("a", exits=("left", "up")).on_message(hello))
+    members = bb.Select(agent(hello, "l").with_id("left"), agent(hello, "r").with_id("right")).with_id("choice")
+    with pytest.raises(bb.WiringError, match="up"):
+        bb.App().register((choice >> members).with_id("f"))

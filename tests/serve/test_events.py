@@ -1,0 +1,175 @@
+"""Following a run: trials M1 to M5."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx2
+import pytest
+
+import bb
+from bb.flows.tree import Await, Emit, Respond
+from tests.serve.kit import PATHS, agent, body_of, error_of, frames_of, serving
+from tests.serve.stage import Stage, app_of, asgi, durable, hello
+
+
+def ids_of(text: str) -> list[str]:
+    return [line.removeprefix("id: ") for line in text.splitlines() if line.startswith("id: ")]
+
+
+def kinds_of(text: str) -> list[str | None]:
+    return [event for event, _ in frames_of(text)]
+
+
+@asynccontextmanager
+async def following(http: httpx2.AsyncClient, run_id: str, last: str = "") -> AsyncIterator[AsyncIterator[str]]:
+    """The lines of the events of a run."""
+    headers = {"Last-Event-ID": last} if last else {}
+    async with http.stream("GET", f"/v1/runs/{run_id}/events", headers=headers) as answer:
+        assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["x-run-id"] == run_id
+        yield answer.aiter_lines()
+
+
+async def next_id(lines: AsyncIterator[str]) -> str:
+    async for line in lines:
+        if line.startswith("id: "):
+            return line.removeprefix("id: ")
+    raise AssertionError("there was no event")
+
+
+async def test_trial_m1_ids_increase_and_each_is_a_place_to_go_on_from() -> None:
+    steps = [agent(hello, f"a{number}").with_id(f"s{number}") for number in range(60)]
+    flow = steps[0]
+    chain = bb.All(*steps[1:])
+    app = app_of((flow >> chain >> Respond()).with_id("f").durable())
+    await app.run("f", "hi", run_id="r")
+
+    async with asgi(app.asgi()) as http:
+        everything = (await http.get("/v1/runs/r/events")).text
+        ids = ids_of(everything)
+        assert len(ids) == 62 and all(id.startswith("r:") for id in ids)
+        positions = [int(id.removeprefix("r:")) for id in ids]
+        assert positions == sorted(set(positions))
+        for at, id in enumerate(ids[:-1]):
+            rest = await http.get("/v1/runs/r/events", headers={"Last-Event-ID": id})
+            assert ids_of(rest.text) == ids[at + 1 :]
+        assert (await http.get("/v1/runs/r/events", headers={"Last-Event-ID": ids[-1]})).status_code == 204
+
+
+async def test_trials_m2_m4_everybody_sees_everything_whoever_drops_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bb.engine.trail._LOOK", 3600.0)  # so what is recorded here has to wake them
+    stages = [Stage() for _ in range(4)]
+    flow = stages[0].flow("s0") >> stages[1].flow("s1") >> stages[2].flow("s2") >> stages[3].flow("s3")
+    app = app_of(flow.with_id("f").durable())
+    async with serving(app.asgi()) as url, httpx2.AsyncClient(base_url=url, timeout=30) as http:
+        run = asyncio.ensure_future(app.run("f", "hi", run_id="r"))
+        await stages[0].began.wait()
+        steady = [asyncio.ensure_future(http.get("/v1/runs/r/events")) for _ in range(2)]
+        seen: list[str] = []
+        for stage in stages:
+            async with following(http, "r", seen[-1] if seen else "") as lines:
+                if not seen:
+                    seen.append(await next_id(lines))
+                for _ in range(2):  # and twice it drops before anything comes
+                    async with following(http, "r", seen[-1]):
+                        pass
+                stage.may.set()
+                seen.append(await next_id(lines))
+        await run
+        seen += ids_of((await http.get("/v1/runs/r/events", headers={"Last-Event-ID": seen[-1]})).text)
+        texts = {(await one).text for one in steady}
+        assert len(texts) == 1 and ids_of(texts.pop()) == seen and len(seen) == 6
+
+
+async def test_trial_m5_a_run_that_waits_begins_once_and_ends_once() -> None:
+    flow = (Emit("Who?") >> Await("user", bind="x")).next(Emit("Hello {x}.")).with_id("f").durable()
+    app = app_of(flow)
+    async with asgi(app.asgi()) as http:
+        asked = await http.post(PATHS[0], json=body_of(PATHS[0], "hi"), headers={"X-Run-Id": "r"})
+        assert asked.headers["x-session-id"] == "r"
+        parked = (await http.get("/v1/runs/r/events")).text
+        assert kinds_of(parked) == ["run.start", "run.parked"]
+        last = {"Last-Event-ID": ids_of(parked)[-1]}
+        assert (await http.get("/v1/runs/r/events", headers=last)).status_code == 204
+
+        await http.post(PATHS[0], json=body_of(PATHS[0], "Ann"), headers={"X-Session-Id": "r"})
+        rest = (await http.get("/v1/runs/r/events", headers=last)).text
+        assert kinds_of(rest) == ["run.resumed", "flow.end", "run.end"]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+async def test_a_failure_is_an_event_and_quotes_the_error_only_to_developers(debug: bool) -> None:
+    async def fail(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        raise RuntimeError("the secret of the house")
+
+    app = app_of((agent(fail) >> Respond()).with_id("f").durable(retries=1))
+    with pytest.raises(bb.AgentFailed):
+        await app.run("f", "hi", run_id="r")
+    async with asgi(app.asgi(debug=debug)) as http:
+        told = (await http.get("/v1/runs/r/events")).text
+    assert kinds_of(told) == ["run.start", "run.retry", "run.end"] and ("secret" in told) is debug
+
+
+async def test_a_run_that_is_dropped_while_it_is_followed_ends_the_stream() -> None:
+    stage = Stage()
+    app = app_of(durable(stage))
+    async with serving(app.asgi()) as url, httpx2.AsyncClient(base_url=url, timeout=30) as http:
+        run = asyncio.ensure_future(app.run("f", "hi", run_id="r"))
+        await stage.began.wait()
+        async with following(http, "r") as lines:
+            assert await next_id(lines) == "r:0"
+            await app._runner.store.delete("run/r")
+            assert not [line async for line in lines if line.startswith("id: ")]
+        run.cancel()
+        with pytest.raises((asyncio.CancelledError, bb.Interruption)):
+            await run
+
+
+async def test_a_store_that_fails_ends_the_stream_and_not_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    app = app_of(durable(stage))
+    async with serving(app.asgi()) as url, httpx2.AsyncClient(base_url=url, timeout=30) as http:
+        run = asyncio.ensure_future(app.run("f", "hi", run_id="r"))
+        await stage.began.wait()
+        async with following(http, "r") as lines:
+            first = await next_id(lines)
+            with monkeypatch.context() as broken:
+                broken.setattr(app.store, "read", _fails)
+                assert not [line async for line in lines if line.startswith("id: ")]
+        stage.may.set()
+        await run
+        rest = await http.get("/v1/runs/r/events", headers={"Last-Event-ID": first})
+        assert kinds_of(rest.text) == ["flow.end", "run.end"]
+
+
+async def _fails(stream: str, start: int = 0) -> list[bytes]:
+    raise bb.StoreError("the disk is gone")
+
+
+@pytest.mark.parametrize("last", ["r", "s:1", "r:x", "r:-1", "r:²", "r:", "r:" + "9" * 30])
+async def test_a_place_that_is_none_of_the_run_is_refused(last: str) -> None:
+    app = app_of(durable(hello))
+    await app.run("f", "hi", run_id="r")
+    async with asgi(app.asgi()) as http:
+        answer = await http.get("/v1/runs/r/events", headers=[(b"Last-Event-ID", last.encode())])
+    assert error_of("/v1/runs/r/events", answer)[0] == 400
+
+
+@pytest.mark.parametrize(("run_id", "status"), [("nobody", 404), ("a b", 400), ("x" * 129, 400), ("a%2Fb", 404)])
+async def test_a_run_that_is_not_kept_cannot_be_followed(run_id: str, status: int) -> None:
+    async with asgi(app_of(durable(hello)).asgi()) as http:
+        answer = await http.get(f"/v1/runs/{run_id}/events")
+    assert error_of("/v1/runs", answer)[0] == status
+
+
+async def test_an_event_says_when_and_where() -> None:
+    app = app_of(durable(hello))
+    await app.run("f", "hi", run_id="r")
+    async with asgi(app.asgi()) as http:
+        (_, first), *_ = frames_of((await http.get("/v1/runs/r/events")).text)
+    told = json.loads(first)
+    assert told["kind"] == "run.start" and told["run_id"] == "r" and told["path"] == "f"
