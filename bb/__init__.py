@@ -132,12 +132,14 @@ if TYPE_CHECKING:
     from bb.engine.session import Session
     from bb.models.anthropic import AnthropicModel
     from bb.models.openai import OpenAIModel
+    from bb.otel import OpenTelemetryTracer
     from bb.stores.file import FileStore
 
 _LATER = {
     "AnthropicModel": "bb.models.anthropic",
     "FileStore": "bb.stores.file",
     "OpenAIModel": "bb.models.openai",
+    "OpenTelemetryTracer": "bb.otel",
     "Session": "bb.engine.session",
 }
 """What is loaded when it is first used, as are the spellings `text` and `wire`: a program without it need not pay."""
@@ -239,6 +241,7 @@ __all__ = [
     "Op",
     "OpFailed",
     "OpenAIModel",
+    "OpenTelemetryTracer",
     "Outcome",
     "Param",
     "Parse",

@@ -41,6 +41,7 @@ from bb.trace import Event, Tracer
 if TYPE_CHECKING:
     from bb.engine.conversations import Conversations
     from bb.engine.session import Session
+    from bb.serve import Authorize, Service, Tenant
 
 
 class Resume(Enum):
@@ -367,8 +368,10 @@ class App:
             self._jobs.delivered(delivery.run_id)
         return delivery
 
-    def session(self, flow: str | AnyFlow, session_id: str) -> Session:
+    def session(self, flow: str | AnyFlow, session_id: str, *, detach: bool = False) -> Session:
         """A conversation with a durable flow, turn by turn: `turn = await session.start()`, `await session.send("yes")`.
+
+        With `detach` a turn goes on when every caller has gone.
 
         Raises:
             InvalidId: the session id is out of shape.
@@ -376,7 +379,7 @@ class App:
         """
         from bb.engine.session import Session
 
-        return Session(self._conversations, self._plan(flow), check_id(session_id, "session id"))
+        return Session(self._conversations, self._plan(flow), check_id(session_id, "session id"), detach=detach)
 
     async def drop_session(self, session_id: str) -> None:
         """Forget what the runs of a session share: symbols, memos, events and the rest. Runs that are parked in it are given up.
@@ -408,6 +411,90 @@ class App:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
+
+    # --- serving ---
+
+    def asgi(
+        self,
+        *,
+        authorize: Authorize | None = None,
+        tenant: Tenant | None = None,
+        max_body: int = 4 * 2**20,
+        detach: bool = True,
+        debug: bool = False,
+        default: str | None = None,
+        wait: timedelta = timedelta(seconds=60),
+        grace: timedelta = timedelta(seconds=5),
+    ) -> Service:
+        """The registered flows as an ASGI application that clients of OpenAI and Anthropic can talk to.
+
+        Its lifespan starts and stops this app. A request may name its run in `X-Run-Id`, and a conversation in
+        `X-Session-Id`; a request that comes again with the same run id gets the same answer, or goes on with the run. Whoever
+        knows a run id gets its answer, unless `tenant` tells clients apart.
+
+        Args:
+            authorize: is asked about every request; it refuses by raising, or by returning a response or False.
+            tenant: whose request it is: up to 63 characters of `[A-Za-z0-9._-]`. Run and session ids hold within a tenant.
+            max_body: the most bytes that a request may have.
+            detach: whether a durable run goes on when its client leaves; any other ends with its client.
+            debug: tell clients what went wrong in a run.
+            default: the flow for a request whose model is the id of none; without it, the only flow.
+            wait: how long a request waits for another process that has its run.
+            grace: how long runs may go on when the server shuts down. What is interrupted then can be resumed.
+
+        Raises:
+            WiringError: no flow is registered, an argument is out of range, or the extra `serve` is not installed.
+            UnknownFlow: the default flow is not registered.
+        """
+        try:
+            from bb.serve import Service
+        except ImportError as error:
+            raise WiringError(f"serving needs {error.name}", remedy="install bb-flow[serve]") from error
+        return Service(
+            self,
+            self._plans,
+            self._archive.trail,
+            authorize=authorize,
+            tenant=tenant,
+            max_body=max_body,
+            detach=detach,
+            debug=debug,
+            default=default,
+            wait=wait,
+            grace=grace,
+        )
+
+    def serve(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8080,
+        authorize: Authorize | None = None,
+        tenant: Tenant | None = None,
+        max_body: int = 4 * 2**20,
+        detach: bool = True,
+        debug: bool = False,
+        default: str | None = None,
+        wait: timedelta = timedelta(seconds=60),
+        grace: timedelta = timedelta(seconds=5),
+    ) -> None:
+        """Serve the registered flows on a port until SIGINT or SIGTERM; the arguments are those of `asgi`.
+
+        Raises: as `asgi` does.
+        """
+        service = self.asgi(
+            authorize=authorize,
+            tenant=tenant,
+            max_body=max_body,
+            detach=detach,
+            debug=debug,
+            default=default,
+            wait=wait,
+            grace=grace,
+        )
+        from bb.serve.server import serve
+
+        serve(service, host=host, port=port)
 
     # --- looking at runs ---
 

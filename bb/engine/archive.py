@@ -6,44 +6,24 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Final, cast
+from typing import Final
 
-from attrs import evolve
-
-from bb.codec import loads
 from bb.engine.outcome import RunInfo
 from bb.engine.plan import Plan
 from bb.engine.runner import Runner
+from bb.engine.trail import Trail
 from bb.errors import BBError, Conflict, CorruptRecord, Fenced, RunBusy, UnknownFlow, UnknownRun
-from bb.identity import Tree, changes
 from bb.log import (
     RUNS,
-    Attempted,
-    Decided,
     Ended,
-    Entered,
-    Entry,
-    Fact,
-    Failed,
     Forgotten,
     History,
-    Parked,
-    Saved,
-    Seen,
-    Started,
-    Stopped,
-    Submitted,
-    UndoFailed,
-    Unwinding,
-    Unwound,
     control_stream,
     decode,
     encode,
-    load_delta,
     millis,
     moment,
     run_stream,
-    tree_stream,
 )
 from bb.logs import error, warning
 from bb.stores.base import Lease, StreamInfo
@@ -109,67 +89,13 @@ class Archive:
             error=f"{failure.path}: {failure.detail}" if failure is not None else "",
         )
 
+    def trail(self, run_id: str) -> Trail:
+        """The log of a run as events, to be read on while it grows."""
+        return Trail(self._runner, run_id)
+
     async def events(self, run_id: str) -> list[Event]:
         """The log of a run as events."""
-        history = History(run_id)
-        out: list[Event] = []
-        changed = False
-        records = await self._store.read(run_stream(run_id))
-        if not records:
-            raise UnknownRun(f"no run {run_id} is kept", remedy="App.runs() lists those that are")
-        for record in records:
-            (fact,) = history.read([record])
-            if changed and (at := getattr(fact, "at", None)) is not None:
-                out[-1] = evolve(out[-1], at=moment(at))  # an entry is recorded with the first fact inside
-            event = await self._discarded(history, fact) if isinstance(fact, Entered) else self._event(history, fact)
-            if event is not None:
-                out.append(event)
-            changed = event is not None and event.kind == "durable.discarded"
-        return out
-
-    async def _discarded(self, history: History, fact: Entered) -> Event | None:
-        """What became of savepoints when a durable flow was entered that had another signature before."""
-        before = [scope for scope in history.scopes.values() if scope.path == fact.path and scope.number < fact.number]
-        if not before:
-            return None
-        was = before[-1].signature
-        root = history.started.flow if history.started is not None else ""
-        now = await self._tree(fact.signature)
-        told = changes(await self._tree(was), now, was) if now is not None else ()
-        flow = fact.path.rpartition("/")[2] or root
-        at = moment(history.progress)
-        return Event("durable.discarded", history.run_id, fact.path, at, flow, history.attempts, "; ".join(told))
-
-    async def _tree(self, signature: str) -> Tree | None:
-        records = await self._store.read(tree_stream(signature))
-        return cast(Tree, loads(records[0])) if records else None
-
-    def _event(self, history: History, fact: Fact) -> Event | None:
-        root = history.started.flow if history.started is not None else ""
-        run_id, attempt = history.run_id, history.attempts
-        match fact:
-            case Started(at=at):
-                return Event("run.start", run_id, root, moment(at), root, attempt)
-            case Attempted(at=at, reason=reason):
-                return Event("run.resumed", run_id, root, moment(at), root, attempt, reason)
-            case Saved(path=path, at=at, took=took, delta=plain):
-                usage = load_delta(plain, self._runner.codec).usage
-                flow = path.rpartition("/")[2]
-                return Event("flow.end", run_id, path, moment(at), flow, attempt, dur_ns=took * 10**6, usage=usage)
-            case Failed(path=path, at=at, final=final, detail=detail):
-                return Event("run.end" if final else "run.retry", run_id, path, moment(at), root, attempt, detail)
-            case Ended(status=status, at=at, flow=flow):
-                return Event("run.end", run_id, flow, moment(at), flow, attempt, status)
-            case Unwinding(path=path, at=at, error=named):
-                return Event("unwind.start", run_id, path, moment(at), root, attempt, named)
-            case UndoFailed(path=path, at=at, detail=detail):
-                return Event("cleanup.failed", run_id, path, moment(at), root, attempt, detail)
-            case Unwound(path=path, at=at):
-                return Event("unwind.end", run_id, path, moment(at), root, attempt)
-            case Parked(path=path, at=at, source=source):
-                return Event("run.parked", run_id, path, moment(at), root, attempt, source)
-            case Seen() | Entered() | Decided() | Entry() | Forgotten() | Submitted() | Stopped():
-                return None  # what these led to shows in the savepoints
+        return [event for _, event in await self.trail(run_id).more()]
 
     async def cancel(self, run_id: str) -> None:
         """End a run for good, here or wherever it is held."""

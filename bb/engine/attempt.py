@@ -35,7 +35,9 @@ class Attempts:
             BBError: it failed, or was interrupted or cancelled.
         """
         walker = self._walker
-        journal = LogJournal(history, self._store, walker.codec, self._clock, tenure.lease, tenure.claim)
+        journal = LogJournal(
+            history, self._store, walker.codec, self._clock, tenure.lease, tenure.claim, walker.bells.ring
+        )
         live.on_lost = journal.interrupt
         plan, root = ask.plan, ask.plan.root.segment
         new, was_over = history.started is None, history.ended is not None
@@ -44,6 +46,7 @@ class Attempts:
         started = history.started
         assert started is not None
         live.fingerprint, live.session_id = started.fingerprint, started.session
+        live.begin()
         given = load_given(started.given, walker.codec)
         run = walker.new_run(evolve(ask, params=given.params, session_id=started.session), live, given.input, journal)
         if tenure.lease is None and history.parked is not None:

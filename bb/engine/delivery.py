@@ -118,7 +118,7 @@ class Delivery:
         while self._crowded():
             event = asyncio.Event()
             with self._lock:
-                self._room.append(_setter(event))
+                self._room.append(setter(event))
             if self._crowded():  # else the last reader, in a thread of its own, read on just before it could wake us
                 await event.wait()
 
@@ -171,12 +171,14 @@ class Listener:
         self._offset = 0
         self.taken = 0
         self.broken = False
+        self.expected = False
+        """Whether somebody is about to iterate it, and the run should not get far ahead of that."""
         self._wake: Callable[[], None] | None = None
 
     @property
     def reading(self) -> bool:
-        """Whether somebody iterates it."""
-        return self._wake is not None
+        """Whether somebody iterates it, or is about to."""
+        return self._wake is not None or self.expected
 
     def wake(self) -> None:
         """There is something new to look at; may be called from any thread."""
@@ -204,7 +206,7 @@ class Listener:
             StreamBroken: text this listener had became void.
         """
         event = asyncio.Event()
-        self._wake = _setter(event)
+        self._wake = setter(event)
         try:
             while True:
                 event.clear()
@@ -225,7 +227,7 @@ class Listener:
             self._delivery.leave(self)
 
 
-def _setter(event: asyncio.Event) -> Callable[[], None]:
+def setter(event: asyncio.Event) -> Callable[[], None]:
     """Sets an event of the running loop, from any thread."""
     loop = asyncio.get_running_loop()
 

@@ -75,6 +75,7 @@ class LogJournal:
         clock: Clock,
         lease: Lease | None,
         claim: Callable[[], Awaitable[tuple[Lease, Fact]]],
+        ring: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.history = history
         self.codec = codec
@@ -83,6 +84,7 @@ class LogJournal:
         self._store = store
         self._clock = clock
         self._claim = claim
+        self._ring = ring
         self._stream = run_stream(history.run_id)
         self._length = history.length
         self._queue: list[_Waiting] = []
@@ -273,6 +275,7 @@ class LogJournal:
         self._length += count
         for fact in facts:
             self.history.add(fact)
+        self._ring(self.history.run_id)
 
 
 async def outlasted(future: asyncio.Future[T]) -> asyncio.CancelledError | None:

@@ -7,13 +7,15 @@ import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from bb.engine.context import Lane
 from bb.engine.delivery import Delivery
 from bb.engine.outcome import Outcome
 from bb.engine.tasks import is_cancelled
 from bb.errors import Fenced, Interrupted, Interruption
+
+T = TypeVar("T")
 
 GRACE: Final = 5.0  # seconds that a cancelled caller waits for its run to save what it has
 
@@ -36,6 +38,7 @@ class Live:
         self._joiners = 0
         self._left = False
         self._lock = threading.Lock()
+        self._begun: Future[bool] = Future()
         self._done: Future[Outcome] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Outcome] | None = None
@@ -45,6 +48,15 @@ class Live:
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(main, name=f"bb run {self.run_id}")
         self._task.add_done_callback(self._ended)
+
+    def begin(self) -> None:
+        """It was let in: from now on it can fail, but not be refused."""
+        if not self._begun.done():
+            self._begun.set_result(True)
+
+    async def begun(self) -> bool:
+        """Wait until it was let in; False: it ended before."""
+        return await asyncio.wrap_future(_view(self._begun))
 
     def enter(self) -> bool:
         """Count a joiner in; False when the last one has left already and the run is winding down."""
@@ -90,6 +102,8 @@ class Live:
         self._lost = error
         if self.dead and not self.ended:  # it can stop no more, but those who wait for it elsewhere can take it over
             self._done.set_exception(error)
+            if not self._begun.done():
+                self._begun.set_result(False)
         elif loop is not None and task is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self.on_lost, error)
             loop.call_soon_threadsafe(task.cancel)
@@ -143,6 +157,8 @@ class Live:
 
     def _ended(self, task: asyncio.Task[Outcome]) -> None:
         self.delivery.close()
+        if not self._begun.done():
+            self._begun.set_result(False)
         if task.cancelled():
             self._done.set_exception(self._interrupted())
         elif (error := task.exception()) is not None:
@@ -156,17 +172,17 @@ class Live:
         return Interrupted(f"run {self.run_id} was interrupted", flow=self.flow, remedy="run it again with its run id")
 
 
-def seen(future: asyncio.Future[Outcome]) -> None:
+def seen(future: asyncio.Future[T]) -> None:
     """Take note of how a run ended, for those who never ask."""
     if not future.cancelled():
         future.exception()  # how it ended is told to those who ask for the outcome
 
 
-def _view(done: Future[Outcome]) -> Future[Outcome]:
+def _view(done: Future[T]) -> Future[T]:
     """A future of one's own: cancelling it does not reach the others."""
-    mine: Future[Outcome] = Future()
+    mine: Future[T] = Future()
 
-    def copy(done: Future[Outcome]) -> None:
+    def copy(done: Future[T]) -> None:
         if not mine.set_running_or_notify_cancel():
             return
         error = done.exception()

@@ -104,6 +104,16 @@ async def wait(rows: SessionRows, source: str, run: str, path: str) -> Event | N
     return None if event is None else evolve(event, payload=rows.codec.load(event.payload))
 
 
+async def given_to(rows: SessionRows, source: str, run: str, path: str) -> Event | None:
+    """What the wait of a run at a place has got, as far as it is remembered.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    event = (await rows.read(mail_stream(rows.session_id, source), Mailbox())).given(run, path)
+    return None if event is None else evolve(event, payload=rows.codec.load(event.payload))
+
+
 async def has_come(rows: SessionRows, source: str, run: str) -> bool:
     """Whether the event that a parked run waits for is here.
 

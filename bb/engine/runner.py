@@ -81,6 +81,7 @@ class Runner:
         self._attempts = Attempts(self.walker)
         self.settler = Settler(self.walker, known)
         self.sessions = self.walker.sessions
+        self.bells = self.walker.bells
         self.leases = Leases(store, owner_nonce, lease_seconds)
         self.wake: Callable[[Ask], None] = lambda _: None
         """Goes on with a run, in the background of the running loop; the app's jobs see to it."""
@@ -213,6 +214,7 @@ class Runner:
 
     async def _plain(self, live: Live, ask: Ask) -> Outcome:
         run = self.walker.new_run(ask, live, ask.input or Input(), None)
+        live.begin()
         root, name = ask.plan.root.segment, ask.plan.name
         run.emit("run.start", root, name)
         how = "failed"
@@ -244,6 +246,7 @@ class Runner:
                 mine.running.discard(live)
                 if mine.live.get(ask.run_id) is live:
                     del mine.live[ask.run_id]
+            self.bells.ring(ask.run_id)  # its lease is free, so who watches a parked run may look whether it is over
 
     # --- one durable run ---
 

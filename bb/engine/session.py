@@ -8,15 +8,15 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, cast
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from bb.codec import fingerprint
 from bb.engine.ask import Ask, other_input
 from bb.engine.conversations import Begun, Conversations, run_of
-from bb.engine.mailbox import answer
+from bb.engine.mailbox import answer, given_to
 from bb.engine.outcome import Outcome, SessionTurn
 from bb.engine.plan import Plan
-from bb.errors import InvalidInput, NotWaiting, WiringError
+from bb.errors import InputConflict, InvalidInput, NotWaiting, WiringError
 from bb.flows.tree import DurableFlow
 from bb.ids import fresh_id
 from bb.log import Forgotten, Given, History, moment
@@ -28,6 +28,14 @@ _ROUND: Final = re.compile(r"[#@]")  # begins the number of an iteration or an a
 _START: Final = timedelta(minutes=1)  # that a start may take between putting itself on record and its run
 
 
+@frozen
+class Accepted:
+    """A turn that is on record, and is yet to be run."""
+
+    turn_id: str
+    run: Callable[[], Awaitable[SessionTurn]]
+
+
 class Session:
     """A conversation with one flow in one session.
 
@@ -35,7 +43,7 @@ class Session:
     for want of one by its reply, gives the same turn, and goes on with it where a crash cut it off.
     """
 
-    def __init__(self, conversations: Conversations, plan: Plan, session_id: str) -> None:
+    def __init__(self, conversations: Conversations, plan: Plan, session_id: str, *, detach: bool = False) -> None:
         if not plan.durable or not isinstance(plan.flow, DurableFlow):
             raise WiringError(
                 f"flow {plan.name!r} is not durable, so a conversation with it would not outlive a turn",
@@ -45,6 +53,7 @@ class Session:
         self.session_id = session_id
         self.flow = plan.name
         self._plan = plan
+        self._detach = detach
         self._conversations = conversations
         self._runner = conversations.runner
 
@@ -72,8 +81,12 @@ class Session:
             BBError: the flow failed; the same start goes on with it.
         """
         given = Given(Input() if input is None else to_input(input), dict(params or {}))
+        accepted = await self._start(given, _checked(turn_id), replace=replace)
+        return await accepted.run()
+
+    async def _start(self, given: Given, turn_id: str | None, *, replace: bool = False) -> Accepted:
         asked = given.fingerprint(self._runner.codec)
-        turn, run_id = await self._begin(asked, _checked(turn_id), replace)
+        turn, run_id = await self._begin(asked, turn_id, replace)
         ask = self._ask(run_id, given, opening=self._opening(replace))
         history = await self._history(run_id)
         if history is not None and history.started is not None and history.started.fingerprint != asked:
@@ -84,7 +97,7 @@ class Session:
                 flow=self.flow,
                 remedy="start another, with another turn id",
             )
-        return await self._turn(ask, turn, history, 0)
+        return Accepted(turn, partial(self._turn, ask, turn, history, 0))
 
     async def send(self, reply: str, *, turn_id: str | None = None) -> SessionTurn:
         """Answer the question at hand, and run to the next one or to the end.
@@ -98,6 +111,7 @@ class Session:
 
         Raises:
             NotWaiting: nothing is asked, or it was answered by another turn.
+            InputConflict: this turn came with another reply before.
             GraphChanged: the flow has changed, and the one that was parked cannot be restored.
             CorruptRecord: what is parked cannot be read; `abandon` gives it up.
             Interruption: the turn was cut off; the same one goes on with it.
@@ -105,18 +119,22 @@ class Session:
         """
         if not isinstance(reply, str):
             raise InvalidInput(f"{type(reply).__name__} is no reply", remedy="give the text that the user said")
-        history = await self._current()
+        accepted = await self._send(await self._current(), reply, _checked(turn_id))
+        return await accepted.run()
+
+    async def _send(self, history: History, reply: str, turn_id: str | None) -> Accepted:
         run_id, legs = history.run_id, history.legs
         if not legs:
             raise self._not_waiting("it is over" if history.ended is not None else "it has asked nothing yet")
         leg = legs[-1]
-        turn = _checked(turn_id) or fingerprint([run_id, leg.path, reply])
+        turn = turn_id or fingerprint([run_id, leg.path, reply])
         ask = self._ask(run_id)
         heard = history.turns.get(turn)
         if heard is not None:
             if _turn_at(history, heard) != turn:
                 raise self._not_waiting(f"turn {turn} failed, and another took its place")
-            return await self._turn(ask, turn, history, _place_of(history, heard) + 1)
+            await self._check_reply(history, history.legs[_place_of(history, heard)], turn, reply)
+            return Accepted(turn, partial(self._turn, ask, turn, history, _place_of(history, heard) + 1))
         if history.ended is not None:
             raise self._not_waiting("it is over")
         rows = self._runner.sessions.rows(self.session_id)
@@ -125,7 +143,26 @@ class Session:
             await self._answer_anew(history, leg, partial(give, anew=True))
         else:
             await give()
-        return await self._turn(ask, turn, None, _place_of(history, leg.path) + 1)
+        await self._check_reply(history, leg, turn, reply)
+        return Accepted(turn, partial(self._turn, ask, turn, None, _place_of(history, leg.path) + 1))
+
+    async def accept(self, said: InputLike, *, turn_id: str | None = None) -> Accepted:
+        """Take in what somebody says, for a channel that only relays: the answer to what is asked, or else a start.
+
+        Of an answer the last message of the user counts. The turn is on record when this returns, and not run yet.
+
+        Raises: as `start` and `send` do for what they refuse.
+        """
+        input, turn = to_input(said), _checked(turn_id)
+        if turn is not None and await self._history(run_of(self.session_id, self.flow, turn)) is not None:
+            return await self._start(Given(input, {}), turn)
+        history = await self._found()
+        if history is not None and (turn in history.turns or (history.ended is None and history.legs)):
+            replies = [message.content for message in input.messages if message.role == "user"]
+            if not replies:
+                raise InvalidInput("nothing was said by the user", remedy="send a message of the user")
+            return await self._send(history, replies[-1], turn)
+        return await self._start(Given(input, {}), turn)
 
     async def waiting_for(self) -> str | None:
         """The source that a reply is for, also while one is being worked on or has failed; None: nothing is asked.
@@ -236,6 +273,20 @@ class Session:
             return outcome
         return Outcome(leg.prompt, (), None, NO_USAGE, ask.run_id, self.session_id, waiting_for=leg.source)
 
+    async def _check_reply(self, history: History, leg: Leg, turn: str, reply: str) -> None:
+        """Refuse a turn that comes again with another reply, as far as the first one is remembered.
+
+        Raises:
+            InputConflict: it does.
+        """
+        given = await given_to(self._runner.sessions.rows(self.session_id), leg.source, history.run_id, leg.path)
+        if given is not None and given.turn == turn and given.payload != redacted(reply):
+            raise InputConflict(
+                f"turn {turn} came with another reply before",
+                flow=self.flow,
+                remedy="give each turn an id of its own",
+            )
+
     async def _answer_anew(self, history: History, leg: Leg, give: Callable[[], Awaitable[object]]) -> None:
         """Put another reply in the place of one that failed, and forget what came of that."""
         if any(scope.unwinding for scope in history.scopes.values()):
@@ -273,7 +324,14 @@ class Session:
     def _ask(
         self, run_id: str, given: Given | None = None, opening: Callable[[], Awaitable[None]] | None = None
     ) -> Ask:
-        ask = Ask(plan=self._plan, input=None, run_id=run_id, session_id=self.session_id, opening=opening)
+        ask = Ask(
+            plan=self._plan,
+            input=None,
+            run_id=run_id,
+            session_id=self.session_id,
+            detach=self._detach,
+            opening=opening,
+        )
         return ask if given is None else evolve(ask, input=given.input, params=given.params)
 
     def _not_waiting(self, why: str) -> NotWaiting:

@@ -82,7 +82,7 @@ class Settler:
         assert started is not None
         live = Live(history.run_id, plan.name, started.fingerprint, True)
         live.lane.halt()
-        journal = LogJournal(history, self._store, walker.codec, self._clock, lease, _never)
+        journal = LogJournal(history, self._store, walker.codec, self._clock, lease, _never, walker.bells.ring)
         live.on_lost = journal.interrupt
         given = load_given(started.given, walker.codec)
         ask = Ask(
@@ -145,7 +145,7 @@ class Settler:
             return None
         live = Live(ask.run_id, ask.plan.name, started.fingerprint, True)
         live.lane.halt()
-        journal = LogJournal(history, self._store, walker.codec, self._clock, None, _never)
+        journal = LogJournal(history, self._store, walker.codec, self._clock, None, _never, walker.bells.ring)
         given = load_given(started.given, walker.codec)
         run = walker.new_run(evolve(ask, params=given.params, session_id=started.session), live, given.input, journal)
         run.tracer, run.until = None, until

@@ -65,10 +65,24 @@ class RunStream:
             self._leave()
             raise WiringError(f"a stream was {how}", remedy=STREAM_ADVICE)
 
+    async def begun(self) -> None:
+        """Return when the run was let in, or joined: what is wrong with the request is known by then.
+
+        It waits for its reader from the start, as long as nobody asks for the outcome instead.
+
+        Raises as `run` does, if it was refused.
+        """
+        self._listener.expected = True
+        if not await self._live.begun():
+            await self.outcome()
+
     async def outcome(self) -> Outcome:
         """How the run came out.
 
         Raises:
             BBError: it failed, was refused or was interrupted.
         """
+        if self._listener.expected:
+            self._listener.expected = False
+            self._live.delivery.took()
         return await asyncio.shield(self._outcome)

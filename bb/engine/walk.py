@@ -12,6 +12,7 @@ from bb.engine.groups import run_all, run_group, run_one
 from bb.engine.leaf import check_pick, run_agents
 from bb.engine.pauses import pause
 from bb.engine.plan import Node
+from bb.engine.run import Run
 from bb.engine.scope import enter_scope
 from bb.engine.shared import Voice
 from bb.engine.state import RETURNED, State
@@ -130,29 +131,39 @@ async def _notify(node: Node, notify: Notify, state: State, path: str, ctx: Cont
         run.emit("flow.cached", path, node.name)
         return state
     ctx.lane.begin()
-    assert notify.send is not None  # a sender that is only a name was looked up
     if ctx.seat is not None:
         await ctx.seat.pass_through()
     run.emit("notify", path, node.name)
     began = run.clock.monotonic()
-    if state.chat:
-        token = here.set(lambda: Place(run.run_id, path, spent=run.spent))
-        try:
-            await notify.send(state.chat[-1].content)
-        except BBError:
-            raise
-        except Exception as error:
-            raise NotifyFailed(
-                f"{notify.name or 'the sender'} failed: {type(error).__name__}: {words_of(error)}",
-                flow=node.name,
-                path=path,
-            ) from error
-        finally:
-            leave(token)
-    if scope is not None:
-        ctx.lane.begin()
-        await scope.save(path, Delta(), run.clock.monotonic() - began)
+    try:
+        if state.chat:
+            await _send(notify, state.chat[-1].content, node, path, run)
+        took = run.clock.monotonic() - began
+        if scope is not None:
+            ctx.lane.begin()
+            await scope.save(path, Delta(), took)
+    except BaseException as error:
+        run.emit("notify.error", path, node.name, type(error).__name__)
+        raise
+    run.emit("notify.end", path, node.name, dur=took)
     return state
+
+
+async def _send(notify: Notify, text: str, node: Node, path: str, run: Run) -> None:
+    assert notify.send is not None  # a sender that is only a name was looked up
+    token = here.set(lambda: Place(run.run_id, path, spent=run.spent))
+    try:
+        await notify.send(text)
+    except BBError:
+        raise
+    except Exception as error:
+        raise NotifyFailed(
+            f"{notify.name or 'the sender'} failed: {type(error).__name__}: {words_of(error)}",
+            flow=node.name,
+            path=path,
+        ) from error
+    finally:
+        leave(token)
 
 
 async def _durable(node: Node, flow: DurableFlow, state: State, path: str, ctx: Context) -> State:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from bb.clock import Clock
 from bb.codec import Codec
 from bb.engine.ask import Ask
+from bb.engine.bells import Bells
 from bb.engine.context import Context, Lane
 from bb.engine.envelope import Envelope
 from bb.engine.journal import Journal
@@ -44,6 +45,7 @@ class Walker:
         self.clock = clock
         self.envelope = envelope
         self.sessions = Sessions(store, codec, clock)
+        self.bells = Bells()
         self.tracer = tracer
         self.model = model
         self._trees: set[str] = set()

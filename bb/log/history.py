@@ -242,6 +242,9 @@ class History(Record):
     def enter(self, fact: Entered) -> Scope:
         """The scope that an `Entered` opens; its record may follow with the first fact inside."""
         scope = Scope(fact.number, fact.path, fact.signature)
+        if (before := self._current.get(fact.path)) is not None:
+            # what was undone is over, also when the flow has changed since: a new attempt has keys of its own
+            scope.unwound = dict(before.unwound)
         for number, old, new in fact.adopted:
             scope.adopt(self.scopes[number], old, new)
         self.scopes[fact.number] = scope

@@ -14,7 +14,20 @@ import pytest
 
 import bb
 
-LAZY = ["anthropic", "cattrs", "diskcache", "lark", "openai", "pytest", "structlog"]
+LAZY = [
+    "anthropic",
+    "anyio",
+    "cattrs",
+    "diskcache",
+    "lark",
+    "openai",
+    "opentelemetry",
+    "pytest",
+    "sse_starlette",
+    "starlette",
+    "structlog",
+    "uvicorn",
+]
 
 
 MODULES = ["bb", *(info.name for info in pkgutil.walk_packages(bb.__path__, "bb."))]

@@ -260,3 +260,20 @@ async def test_what_a_step_bound_is_there_for_the_undo_after_a_cancel_elsewhere(
     await disk.app(flow).cancel("r")
 
     assert acts.done == ["charge", "slow", "refund 7"]
+
+
+async def test_after_a_change_what_was_undone_is_done_again_under_another_key(disk: Disk, acts: Acts) -> None:
+    keys: list[str] = []
+
+    @bb.op()
+    async def charge() -> None:
+        keys.append(bb.idempotency_key())
+
+    def sale(said: str) -> bb.DurableFlow:
+        return durable(Saga(Step(charge(), undo=acts("refund")), Step(acts("slow"))), Emit(said))
+
+    await cut_off(disk.app(sale("old")), acts.hold("slow"), "f", run_id="r")
+    await disk.app(sale("new")).run("f", run_id="r")
+
+    assert acts.done == ["slow", "refund", "slow"]
+    assert len(set(keys)) == 2
