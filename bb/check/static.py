@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from bb.check import agents, names, operations, placement, runs, shapes
+from bb.check import agents, names, operations, placement, runs, secrets, shapes
 from bb.check.problem import Problem
 from bb.check.scene import Rule, Scene
 from bb.check.sites import Site, lent, sites
@@ -37,8 +37,9 @@ _SITES: Final[tuple[Rule[Site], ...]] = (
     *names.SITES,
     *operations.SITES,
     *runs.SITES,
+    *secrets.SITES,
 )
-_SPOTS: Final[tuple[Rule[Spot], ...]] = (*names.SPOTS, *operations.SPOTS)
+_SPOTS: Final[tuple[Rule[Spot], ...]] = (*names.SPOTS, *operations.SPOTS, *secrets.SPOTS)
 
 
 def check(
