@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import Counter, OrderedDict
+from collections import ChainMap, Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
@@ -22,13 +22,14 @@ from bb.engine.archive import Archive
 from bb.engine.ask import Ask
 from bb.engine.envelope import Envelope
 from bb.engine.jobs import Jobs
-from bb.engine.outcome import Delivery, Outcome, RunInfo, SessionTurn
+from bb.engine.outcome import Delivery, Fired, JobInfo, Outcome, RunInfo, SessionTurn
 from bb.engine.plan import Known, Plan, prepare
 from bb.engine.runner import Runner
 from bb.engine.stream import STREAM_ADVICE, RunStream
 from bb.errors import InvalidInput, UnknownFlow, WiringError
 from bb.flows.tree import AnyFlow, DurableFlow, NamedFlow, Send, flow_id
 from bb.ids import check_id, fresh_id
+from bb.log import Given
 from bb.logs import warning
 from bb.messages import Input, InputLike, to_input
 from bb.models.base import Model, check_model
@@ -107,7 +108,7 @@ class App:
         if lease < timedelta(seconds=1):
             raise WiringError(f"lease is {lease}", remedy="give a second or more: it is renewed in the background")
         self.types: Types = Types()
-        self.types.register(Answer, Delivery, Outcome, Problem, RunInfo, SessionTurn)
+        self.types.register(Answer, Delivery, Fired, JobInfo, Outcome, Problem, RunInfo, SessionTurn)
         """Classes that savepoints may hold; those of agents' schemas, and what bb itself hands out, are known already."""
         self._known = Known(catalogue(ops, agents, senders), {})
         self._register_ops(self._known.catalogue.ops.values())
@@ -115,6 +116,7 @@ class App:
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._model = model
         self._plans: dict[str, Plan] = {}
+        self._bodies: dict[str, Plan] = {}
         self._adhoc: OrderedDict[int, Plan] = OrderedDict()
         self._runner = Runner(
             store=self.store,
@@ -127,8 +129,9 @@ class App:
             owner_nonce=fresh_id(),
             lease_seconds=lease.total_seconds(),
         )
-        self._archive = Archive(self._runner, self._plans, retention)
-        self._jobs = Jobs(self._runner, self._archive, self._plans, workers)
+        plans = ChainMap(self._plans, self._bodies)
+        self._archive = Archive(self._runner, plans, retention)
+        self._jobs = Jobs(self._runner, self._archive, plans, self._bodies, workers)
 
     @cached_property
     def _conversations(self) -> Conversations:
@@ -156,7 +159,35 @@ class App:
             for id, plan in self._plans.items():
                 if plan.runs(flow.id):  # what runs this one runs the new one from now on
                     self._plans[id] = prepare(plan.flow, known)
+            self._bodies.clear()
+            for plan in self._plans.values():
+                self._bodies.update(plan.bodies)
             self._jobs.registered(flow.id)
+
+    def on_start(
+        self,
+        *flows: NamedFlow | DurableFlow,
+        input: InputLike | None = None,
+        params: Mapping[str, object] | None = None,
+    ) -> None:
+        """Register flows that are run whenever the app starts, one after the other in the order given, before anything else.
+
+        That is where timetables and webhooks begin that nobody asks for. What their triggers start is put on record once,
+        however often the app starts. One that fails makes `start` fail. A durable one that was cut off is gone on with.
+
+        Args:
+            flows: what is run.
+            input: what they, and what their triggers start, begin with; nothing by default.
+            params: values that handlers read from `turn.params`.
+
+        Raises:
+            InvalidInput: the input is none.
+            WiringError: a flow is wired wrongly.
+        """
+        given = Given(Input() if input is None else to_input(input), dict(params or {}))
+        self.register(*flows)
+        for flow in flows:
+            self._jobs.starters[flow.id] = given
 
     def _prepare(self, flow: AnyFlow, known: Known, beside: Sequence[AnyFlow] = ()) -> Plan:
         problems = check(flow, model=self._model, beside=beside, catalogue=known.catalogue, flows=known.flows)
@@ -368,6 +399,46 @@ class App:
             self._jobs.delivered(delivery.run_id)
         return delivery
 
+    # --- jobs ---
+
+    async def fire(self, webhook_id: str, body: bytes, headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> Fired:
+        """Call a webhook that a run has reached. Its body runs as a job, over the chat as it was there.
+
+        A body that may reach a `Respond` is waited for, and gives its answer; any other runs in the background, and is on
+        record by then. A caller that goes away stops neither.
+
+        Args:
+            webhook_id: the id of the `Webhook`.
+            body: what was sent, which handlers read as `turn.payload(bytes)`.
+            headers: what came beside it, read by `turn.metadata`; of a name that comes twice, the first counts.
+
+        Raises:
+            UnknownWebhook: none of that id waits to be called.
+            StoreError: the call was not recorded.
+            BBError: the body was to answer, and failed.
+        """
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        return await self._jobs.scheduler.call(webhook_id, body, pairs)
+
+    async def jobs(self) -> list[JobInfo]:
+        """What triggers are to start, by the time it comes due, and then what waits to be called.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        return await self._jobs.scheduler.jobs()
+
+    async def unschedule(self, job_id: str) -> bool:
+        """Take a job off, so that it comes due no more; whether it was there. What it has started goes on.
+
+        A timetable or a webhook that is reached again is back.
+
+        Raises:
+            InvalidId: the id is out of shape.
+            StoreError: it was not recorded.
+        """
+        return await self._jobs.scheduler.unschedule(check_id(job_id, "job id"))
+
     def session(self, flow: str | AnyFlow, session_id: str, *, detach: bool = False) -> Session:
         """A conversation with a durable flow, turn by turn: `turn = await session.start()`, `await session.send("yes")`.
 
@@ -543,7 +614,7 @@ class App:
         Raises:
             StoreError: the store failed.
         """
-        return await self._archive.prune()
+        return await self._jobs.prune()
 
 
 def _check_store(store: object) -> None:

@@ -10,10 +10,13 @@ BBError
 │       └── CorruptRecord    a stored record cannot be read
 ├── Fatal                    never retried: the same call would fail again
 │   ├── WiringError          a flow, agent or app put together or used wrongly
+│   │   └── InvalidCron      a timetable, time or time zone that is none
 │   ├── InvalidId            an id outside the one rule for ids
 │   ├── InvalidInput         a value of another kind where a message, text, `Input` or JSON text belongs
 │   ├── UnknownFlow          no flow of that name is registered
 │   ├── UnknownRun           no run of that id is kept
+│   ├── UnknownWebhook       no webhook of that id waits to be called
+│   ├── TriggerCycle         triggers that start each other, more than eight deep
 │   ├── UnknownSelect        a selected id has no member
 │   ├── SelectConflict       concurrent agents selected different members
 │   ├── InputConflict        a known run id with another input
@@ -95,6 +98,10 @@ class WiringError(Fatal):
     """A flow, agent or app was put together wrongly, before anything ran, or a handler used bb in a way that cannot work."""
 
 
+class InvalidCron(WiringError, ValueError):
+    """A timetable that is no cron expression or never comes due, a time without a zone, or a time zone that is not known."""
+
+
 class InvalidId(Fatal, ValueError):
     """An id of a flow, run or session outside 1 to 128 characters of `[A-Za-z0-9._:-]`."""
 
@@ -109,6 +116,14 @@ class UnknownFlow(Fatal, LookupError):
 
 class UnknownRun(Fatal, LookupError):
     """No run of that id is kept in the store."""
+
+
+class UnknownWebhook(Fatal, LookupError):
+    """No webhook of that id waits to be called: no run has reached it, it was unscheduled, or its flow is not registered."""
+
+
+class TriggerCycle(Fatal):
+    """A body that a trigger started reached a trigger, and so on, more than eight times over."""
 
 
 class UnknownSelect(Fatal):

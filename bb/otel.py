@@ -184,6 +184,8 @@ class OpenTelemetryTracer:
                 | "unwind.end"
                 | "cleanup.failed"
                 | "debounce.dropped"
+                | "job.scheduled"
+                | "job.fired"
                 | "durable.discarded"
             ):
                 self._tell(event)

@@ -46,6 +46,8 @@ EventKind: TypeAlias = Literal[
     "unwind.end",
     "cleanup.failed",
     "debounce.dropped",
+    "job.scheduled",
+    "job.fired",
     "durable.discarded",
     "store.error",
 ]

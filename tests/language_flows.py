@@ -11,7 +11,7 @@ a type for an event that nothing takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias, cast
 
 from hypothesis import strategies as st
@@ -36,11 +36,14 @@ from bb.flows.names import RESERVED
 from bb.flows.nodes import BACKOFFS, Backoff
 from bb.flows.options import DurableOptions
 from bb.flows.tree import (
+    TRIGGERS,
     AiSegment,
     All,
     AnyFlow,
     Assert,
+    At,
     Await,
+    Bare,
     Bind,
     Body,
     Call,
@@ -50,6 +53,7 @@ from bb.flows.tree import (
     DurableFlow,
     Each,
     Emit,
+    Every,
     Flow,
     Group,
     Memo,
@@ -72,6 +76,7 @@ from bb.flows.tree import (
     Timeout,
     Try,
     Unless,
+    Webhook,
     When,
     WithTools,
 )
@@ -98,6 +103,12 @@ SPANS: Final = st.integers(0, 10**9).map(lambda ms: timedelta(milliseconds=ms)) 
     [timedelta(seconds=5), timedelta(minutes=2), timedelta(hours=24), timedelta(days=7)]
 )
 """Lengths of time in whole milliseconds."""
+CRONS: Final = st.sampled_from(["* * * * *", "*/5 9-17 * * MON-FRI", "30 2 1,15 * *", "0 0 29 2 *", "0 0 L * *"])
+"""Cron expressions."""
+ZONES: Final = st.sampled_from(["Europe/Berlin", "US/Pacific", "Australia/Lord_Howe", "UTC"])
+"""Time zones."""
+MOMENTS: Final = st.integers(0, 2**42).map(lambda ms: datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms))
+"""Aware times in whole milliseconds."""
 LITERALS: Final[st.SearchStrategy[object]] = st.recursive(
     st.none()
     | st.booleans()
@@ -111,6 +122,16 @@ LITERALS: Final[st.SearchStrategy[object]] = st.recursive(
     max_leaves=5,
 )
 """Plain JSON data."""
+
+
+def nameable(flow: Bare) -> Body:
+    """The flow as something that can have a name: a trigger cannot, and a chain of it can."""
+    return Chain((flow,)) if isinstance(flow, TRIGGERS) else flow
+
+
+def at_the_top(flow: AnyFlow) -> NamedFlow | DurableFlow:
+    """The flow as it can stand at the margin of a text."""
+    return flow if isinstance(flow, NamedFlow | DurableFlow) else NamedFlow(nameable(flow), "top")
 
 
 class _Maker:
@@ -214,7 +235,8 @@ class _Maker:
         made = self.body_flow(depth)
         return self.named(made) if self.draw(st.integers(0, 2)) == 0 else made
 
-    def named(self, body: Body, *, params: bool = False) -> NamedFlow | DurableFlow:
+    def named(self, made: Bare, *, params: bool = False) -> NamedFlow | DurableFlow:
+        body = nameable(made)
         names = self.draw(st.lists(SYMBOLS, max_size=2, unique=True)) if params else ()
         kept = tuple(Param(name, self.draw(TYPES)) for name in names)
         if self.draw(st.booleans()):
@@ -234,11 +256,11 @@ class _Maker:
         self.ids.add(id)
         return cast(str, id)
 
-    def body_flow(self, depth: int) -> Body:
+    def body_flow(self, depth: int) -> Bare:
         """Any flow without an id."""
         leaves, holders = self.leaves(), self.holders()
         kinds = leaves if depth <= 0 else {**leaves, **holders}
-        return cast("Body", self.one(*kinds.values())(depth))
+        return cast("Bare", self.one(*kinds.values())(depth))
 
     def body(self, depth: int) -> tuple[AnyFlow, ...]:
         """The statements of a block: at least one, and no unnamed chain among them."""
@@ -252,7 +274,7 @@ class _Maker:
         """A block that may be missing."""
         return self.body(depth) if self.draw(st.booleans()) else ()
 
-    def leaves(self) -> Mapping[type, Callable[[int], Body]]:
+    def leaves(self) -> Mapping[type, Callable[[int], Bare]]:
         draw, value = self.draw, self.value
         typed, effect = TYPES, st.sampled_from(EFFECTS)
         return {
@@ -282,7 +304,7 @@ class _Maker:
         type = self.maybe(TYPES) if bind else None
         return Await(self.draw(TEXTS), bind, type, self.value(1) if self.draw(st.booleans()) else None)
 
-    def holders(self) -> Mapping[type, Callable[[int], Body]]:
+    def holders(self) -> Mapping[type, Callable[[int], Bare]]:
         draw, value, body, rest = self.draw, self.value, self.body, self.rest
         count = st.integers(1, 9)
         return {
@@ -311,6 +333,9 @@ class _Maker:
             Debounce: lambda depth: Debounce(draw(TEXTS), *body(depth), wait=draw(SPANS)),
             Once: lambda depth: Once(draw(TEXTS), *body(depth), bind=self.symbol()),
             Scope: self.scope,
+            Every: lambda depth: Every(draw(CRONS), *rest(depth), tz=self.maybe(ZONES)),
+            At: lambda depth: At(draw(MOMENTS), *rest(depth)),
+            Webhook: lambda depth: Webhook(draw(IDS), *rest(depth)),
             Saga: lambda depth: Saga(*(Step(*body(depth), undo=rest(depth)) for _ in self.many(1, 2))),
         }
 
@@ -359,7 +384,7 @@ def named_flow(draw: Draw, depth: int = 2) -> NamedFlow | DurableFlow:
 
 
 @st.composite
-def flow_of(draw: Draw, kind: type[Body]) -> Body:
+def flow_of(draw: Draw, kind: type[Bare]) -> Bare:
     """A flow of one kind, with small parts."""
     maker = _Maker(draw)
     return {**maker.leaves(), **maker.holders()}[kind](1)

@@ -175,7 +175,9 @@ class Plot:
     def named(self, world: World, id: str = "root") -> bb.NamedFlow:
         """The flow under an id, durable only where its parts are."""
         flow = self.flow(world)
-        return (flow >> bb.Flow() if isinstance(flow, bb.DurableFlow) else flow).with_id(id)
+        return (
+            flow >> bb.Flow() if isinstance(flow, bb.DurableFlow | bb.Every | bb.At | bb.Webhook) else flow
+        ).with_id(id)
 
     def durable(
         self,
@@ -242,7 +244,7 @@ class _Builder:
         return _chained([router, *between, bb.Select(*members)])
 
     def _named(self, flow: bb.AnyFlow, options: bb.DurableOptions | None) -> bb.AnyFlow:
-        if isinstance(flow, bb.DurableFlow):
+        if isinstance(flow, bb.DurableFlow | bb.Every | bb.At | bb.Webhook):
             return flow
         self._ids.append("")
         named = flow.with_id(f"f{len(self._ids)}")

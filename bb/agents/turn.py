@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
@@ -193,6 +194,8 @@ class Turn:
 
     def payload(self, type_: type[T]) -> T | None:
         """What the trigger or caller handed over, as a `type_`; None when there is none or it does not fit.
+
+        What a webhook was sent is bytes: `payload(bytes)` gives them as they are, any other type reads them as JSON.
 
         Raises:
             WiringError: `type_` has no schema.
@@ -404,6 +407,13 @@ class Turn:
 def _decoded(value: object, type_: type[T]) -> T | None:
     if type(value) is type_:
         return value
+    if type_ is bytes:  # only what came as bytes is bytes
+        return None
+    if type(value) is bytes:
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
     try:
         return Schema(type_).structure(value)
     except SchemaMismatch:

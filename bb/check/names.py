@@ -15,9 +15,10 @@ from bb.flows.tree import (
     All,
     AnyFlow,
     Assert,
+    At,
     Await,
+    Bare,
     Bind,
-    Body,
     Call,
     Chain,
     Checkpoint,
@@ -25,6 +26,7 @@ from bb.flows.tree import (
     DurableFlow,
     Each,
     Emit,
+    Every,
     Flow,
     Group,
     Memo,
@@ -45,6 +47,7 @@ from bb.flows.tree import (
     Timeout,
     Try,
     Unless,
+    Webhook,
     When,
     WithTools,
     flow_id,
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
     from bb.flows.expressions import Value
 
 
-def declared(body: Body) -> tuple[str, ...]:
+def declared(body: Bare) -> tuple[str, ...]:
     """The symbols that a statement itself binds, without those of the statements and values inside it."""
     match body:
         case Bind(name=name) | Memo(name=name):
@@ -83,6 +86,9 @@ def declared(body: Body) -> tuple[str, ...]:
             | Group()
             | Respond()
             | Notify()
+            | Every()
+            | At()
+            | Webhook()
             | Call()
             | AiSegment()
             | Emit()

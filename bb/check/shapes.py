@@ -27,6 +27,7 @@ from bb.flows.tree import (
     Throttle,
     Timeout,
     slots,
+    takes_rest,
 )
 
 MOST: Final = 100_000  # rounds of a loop
@@ -97,7 +98,7 @@ _MAY_BE_EMPTY: Final = ("otherwise", "handler", "finally", "undo")
 
 
 def _empty_body(site: Site, _: Scene) -> Iterator[str]:
-    if isinstance(site.body, Chain | Select | All | One | Group):
+    if isinstance(site.body, Chain | Select | All | One | Group) or takes_rest(site.body):
         return
     for name, flows in slots(site.body):
         if not flows and not name.startswith(_MAY_BE_EMPTY):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from attrs import field, frozen
 
 from bb.agents.agent import Agent
 from bb.flows.tree import (
+    TRIGGERS,
     All,
     AnyFlow,
-    Body,
+    Bare,
     Chain,
     DurableFlow,
     Flow,
@@ -27,6 +28,7 @@ from bb.flows.tree import (
     picks_of,
     segment,
     slots,
+    takes_rest,
 )
 from bb.models.base import Model
 from bb.record import Record
@@ -58,7 +60,7 @@ class Site(Record):
     picks: frozenset[str] | None = None
     cut: bool = False
     lent: bool = False
-    body: Body = field(init=False)
+    body: Bare = field(init=False)
     """The statement without its name."""
 
     def __attrs_post_init__(self) -> None:
@@ -76,6 +78,8 @@ class Site(Record):
                 else [self.picks] * len(flows)
             )
             for index, flow in enumerate(flows):
+                if in_order and index and takes_rest(flows[index - 1]):
+                    around = _LATER
                 yield Site(
                     flow,
                     f"{self.path}/{segment(name, index, flow)}",
@@ -87,9 +91,15 @@ class Site(Record):
                 )
 
 
+_LATER: Final[frozenset[Around]] = frozenset()
+"""What is around the body of a trigger: it runs as a job of its own."""
+
+
 def _within(site: Site, slot: str) -> frozenset[Around]:
     """What is around whatever stands in a slot of the statement."""
     body, around = site.body, set(site.around)
+    if isinstance(body, TRIGGERS):
+        return _LATER
     if "/" in site.path or not isinstance(body, Chain):  # the root alone has a path of one segment
         around.discard("top")
     if isinstance(site.flow, DurableFlow):
@@ -111,7 +121,8 @@ def _at(flow: AnyFlow, around: frozenset[Around]) -> frozenset[Around]:
 
 
 def _model(flow: AnyFlow, outer: Model | None) -> Model | None:
-    near = body_of(flow).model
+    body = body_of(flow)
+    near = None if isinstance(body, TRIGGERS) else body.model
     return near if near is not None else outer
 
 

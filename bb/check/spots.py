@@ -14,15 +14,17 @@ from bb.flows.tree import (
     All,
     AnyFlow,
     Assert,
+    At,
     Await,
+    Bare,
     Bind,
-    Body,
     Call,
     Chain,
     Checkpoint,
     Debounce,
     Each,
     Emit,
+    Every,
     Flow,
     Group,
     Memo,
@@ -42,6 +44,7 @@ from bb.flows.tree import (
     Timeout,
     Try,
     Unless,
+    Webhook,
     When,
     WithTools,
 )
@@ -81,7 +84,7 @@ def spots(site: Site) -> Iterator[Spot]:
         left += reversed(inside)
 
 
-def given(body: Body) -> tuple[tuple[str, Role, Value], ...]:
+def given(body: Bare) -> tuple[tuple[str, Role, Value], ...]:
     """The values of a statement: the field as it follows the path, the role, the value."""
     match body:
         case Call() | AiSegment() | Peek():
@@ -109,6 +112,9 @@ def given(body: Body) -> tuple[tuple[str, Role, Value], ...]:
             | Group()
             | Respond()
             | Notify()
+            | Every()
+            | At()
+            | Webhook()
             | Try()
             | Retry()
             | Timeout()

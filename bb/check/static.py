@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from bb.check import agents, names, operations, placement, runs, secrets, shapes
+from bb.check import agents, names, operations, placement, runs, secrets, shapes, triggers
 from bb.check.problem import Problem
 from bb.check.scene import Rule, Scene
 from bb.check.sites import Site, lent, sites
@@ -38,6 +38,7 @@ _SITES: Final[tuple[Rule[Site], ...]] = (
     *operations.SITES,
     *runs.SITES,
     *secrets.SITES,
+    *triggers.SITES,
 )
 _SPOTS: Final[tuple[Rule[Spot], ...]] = (*names.SPOTS, *operations.SPOTS, *secrets.SPOTS)
 
@@ -78,7 +79,9 @@ def check(
     problems = [problem for site in found for problem in _of(site, scene)]
     for site in lent(flow, known):
         problems += _broken(placement.LENT, site, site.path, scene)
+    beside = tuple(beside)
     problems += agents.agent_names(scene, beside)
+    problems += triggers.webhook_ids(found, beside)
     return tuple(sorted(problems, key=lambda problem: problem.warning))
 
 

@@ -20,6 +20,12 @@ class Ask:
     plan: Plan
     input: Input | None
     params: Mapping[str, object] = field(factory=dict)
+    symbols: Mapping[str, object] = field(factory=dict)
+    """What symbols held where a trigger was reached, whose body this is."""
+    depth: int = 0
+    """How many triggers led to it, one started by the other."""
+    starting: bool = False
+    """Whether it is run because the app starts."""
     run_id: str
     known: bool = True
     """Whether the id may be known to the store; False for one made up just now."""

@@ -48,7 +48,18 @@ class Attempts:
         live.fingerprint, live.session_id = started.fingerprint, started.session
         live.begin()
         given = load_given(started.given, walker.codec)
-        run = walker.new_run(evolve(ask, params=given.params, session_id=started.session), live, given.input, journal)
+        run = walker.new_run(
+            evolve(
+                ask,
+                params=given.params,
+                symbols=given.symbols,
+                depth=given.depth,
+                session_id=started.session,
+            ),
+            live,
+            given.input,
+            journal,
+        )
         if tenure.lease is None and history.parked is not None:
             run.until = history.parked.path  # without a lease nothing is consumed; what comes just now wakes the run
         run.emit("run.start" if new else "run.resumed", root, plan.name)

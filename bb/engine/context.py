@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from attrs import evolve, frozen
@@ -113,6 +114,8 @@ class Context(Record):
     pending: Pending | None = None
     """Inside a saga: the onces that are complete only when it has succeeded."""
     throttles: tuple[Throttling, ...] = ()
+    schedules: list[Callable[[], Awaitable[None]]] | None = None
+    """Inside a member of `One`: what it would schedule, if it wins."""
 
     @property
     def for_good(self) -> bool:

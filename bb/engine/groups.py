@@ -94,17 +94,32 @@ async def run_one(node: Node, state: State, path: str, ctx: Context, perform: Pe
     ctx.lane.begin()  # nobody has won yet, and in a halted branch nobody may
     seats = _seats(node, ctx)
     lanes = [Lane(ctx.lane) for _ in node.parts]
+    schedules: list[list[Callable[[], Awaitable[None]]]] = [[] for _ in node.parts]
     views = [ctx.shared.fork() if ctx.shared is not None else None for _ in node.parts]
 
     async def member(index: int, part: Node) -> State:
         with taken(seats[index]):
-            inner = evolve(ctx, lane=lanes[index], shared=views[index], seat=seats[index], aside=True)
+            inner = evolve(
+                ctx,
+                lane=lanes[index],
+                shared=views[index],
+                seat=seats[index],
+                aside=True,
+                schedules=schedules[index],
+            )
             return await perform(part, start, f"{path}/{part.segment}", inner)
 
     tasks: list[asyncio.Future[State]] = [asyncio.ensure_future(member(i, part)) for i, part in enumerate(node.parts)]
     winner = await _race(node, path, tasks, lanes)
     if ctx.scope is not None:
         await ctx.scope.decide(path, node.parts[winner].segment)
+    if ctx.schedules is not None:
+        ctx.schedules.extend(schedules[winner])  # whether this counts is decided further out
+    else:
+        for schedule in schedules[
+            winner
+        ]:  # after a crash in here the winner is walked again, and schedules what is left
+            await schedule()
     view = views[winner]
     if view is not None:
         view.join()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import time
 from collections.abc import Coroutine, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve
 
@@ -15,10 +17,15 @@ from bb.engine.archive import Archive
 from bb.engine.ask import Ask
 from bb.engine.live import Live
 from bb.engine.plan import Plan
+from bb.engine.run import Reached
 from bb.engine.runner import Runner
-from bb.errors import BBError, Interruption, RunBusy, RunCancelled, UnknownRun, WiringError
-from bb.log import RUNS, Ended, History, Parked, decode, run_stream
+from bb.errors import BBError, CorruptRecord, Interruption, RunBusy, RunCancelled, UnknownRun, WiringError
+from bb.ids import fresh_id
+from bb.log import RUNS, Ended, Given, History, Parked, decode, run_stream
 from bb.logs import error, warning
+
+if TYPE_CHECKING:
+    from bb.engine.scheduler import Scheduler
 
 SWEEP: Final = 30.0  # seconds between looks for runs whose holder died elsewhere
 PRUNE: Final = 3600.0  # seconds between prunings
@@ -30,11 +37,21 @@ _PATIENCE: Final = timedelta(
 class Jobs:
     """The background work of one started app."""
 
-    def __init__(self, runner: Runner, archive: Archive, plans: Mapping[str, Plan], workers: int) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        archive: Archive,
+        plans: Mapping[str, Plan],
+        bodies: Mapping[str, Plan],
+        workers: int,
+    ) -> None:
         self._runner = runner
         self._archive = archive
         self._plans = plans
         self._workers = workers
+        self._bodies = bodies
+        self.starters: dict[str, Given] = {}
+        """The flows that are run when the app starts, in their order, and what each is given."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._slots = asyncio.Semaphore(workers)
@@ -44,6 +61,17 @@ class Jobs:
         self._stopping = False
         self._pruned = time.monotonic()
         runner.wake = self.wake
+        runner.walker.schedule = self._schedule
+
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        """What triggers are to start."""
+        from bb.engine.scheduler import Scheduler  # most programs have none
+
+        return Scheduler(self._runner, self._bodies, self.take)
+
+    async def _schedule(self, reached: Reached) -> str:
+        return await self.scheduler.schedule(reached)
 
     @property
     def started(self) -> bool:
@@ -53,6 +81,10 @@ class Jobs:
     async def submit(self, ask: Ask) -> None:
         """Record a run as a job, and run it if the app is started."""
         await self._runner.record_job(ask)
+        self.take(ask)
+
+    def take(self, ask: Ask) -> None:
+        """Run a job that is on record when its turn comes, if the app is started; else the next start finds it."""
         if self.started:
             self._from_any_thread(lambda: self._resume(evolve(ask, input=None, known=True, turn=True)))
 
@@ -66,13 +98,44 @@ class Jobs:
         self._tasks = {task for task in self._tasks if task.get_loop() is self._loop}
         self._busy = set()
         try:
+            for flow, given in list(self.starters.items()):
+                await self._start_with(self._plans[flow], given)
             await self._sweep(None)
         except BaseException:
             self._loop = None  # not started: another start tries again
             raise
         self._spawn(self._keep_sweeping())
+        self._spawn(self.scheduler.keep())
         self._pruned = time.monotonic()
         self._spawn(self._prune())  # a program that never lives for an hour has old runs too
+
+    async def _start_with(self, plan: Plan, given: Given) -> None:
+        """Run what the app starts with: to its end, since what comes after may rely on it."""
+        prefix = f"start:{hashlib.blake2b(plan.name.encode(), digest_size=16).hexdigest()}:"
+        left = await self._left_over(prefix) if plan.durable else None
+        ask = Ask(
+            plan=plan,
+            input=given.input if left is None else None,  # what was begun goes on with what it was begun with
+            params=given.params,
+            run_id=left or prefix + fresh_id(),
+            origin="job",
+            recovery=True,
+            starting=True,
+        )
+        await self._runner.outcome(ask)
+
+    async def _left_over(self, prefix: str) -> str | None:
+        """What an earlier start has begun, and nobody has ended or is running."""
+        for info in await self._runner.store.list(run_stream(prefix)):
+            run_id = info.name.removeprefix(RUNS)
+            try:
+                history = await self._archive.history(run_id)
+            except (UnknownRun, CorruptRecord) as problem:
+                warning("what an earlier start has begun cannot be read", run_id=run_id, error=str(problem))
+                continue
+            if history.is_waiting_job and not history.is_stuck and await self._runner.store.holder(info.name) is None:
+                return run_id
+        return None
 
     async def stop(self, grace: timedelta) -> None:
         """Take no more jobs, let runs end for a while, then interrupt them."""
@@ -124,6 +187,7 @@ class Jobs:
         """A flow was registered; if the app is started, its waiting runs resume."""
         if self.started:
             self._from_any_thread(lambda: self._spawn(self._sweep(flow)))
+            self.scheduler.wake()
 
     def prune_now_and_then(self) -> None:
         """Drop old runs in the background if that was not done for a while."""
@@ -132,9 +196,15 @@ class Jobs:
             self._pruned = now
             self._spawn(self._prune())
 
+    async def prune(self) -> int:
+        """Drop what is over its retention or ttl; gives the number of runs that went."""
+        gone = await self._archive.prune()
+        await self.scheduler.prune(self._archive.retention)
+        return gone
+
     async def _prune(self) -> None:
         try:
-            await self._archive.prune()
+            await self.prune()
         except BBError as problem:
             warning("old runs could not be dropped", error=str(problem))
 

@@ -74,6 +74,30 @@ class SessionTurn:
 
 
 @frozen
+class JobInfo:
+    """What a trigger is to start, as `App.jobs()` lists it."""
+
+    id: str
+    flow: str
+    """The registered flow that the trigger stands in."""
+    kind: str
+    """`every`, `at` or `webhook`."""
+    path: str
+    """Where in the flow the trigger stands."""
+    next: datetime | None
+    """When it comes due, in UTC; None for what is called."""
+
+
+@frozen
+class Fired:
+    """What became of a call of a webhook."""
+
+    run_id: str
+    answer: str | None = None
+    """What the body delivered; None: it answers nothing, and runs in the background."""
+
+
+@frozen
 class Delivery:
     """What became of an event."""
 

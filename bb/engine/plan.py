@@ -11,12 +11,15 @@ from attrs import field, frozen
 from bb.flows.base import changed
 from bb.flows.options import DurableOptions
 from bb.flows.tree import (
+    TRIGGERS,
     All,
     AnyFlow,
+    At,
     Await,
     Chain,
     Checkpoint,
     DurableFlow,
+    Every,
     Flow,
     Group,
     NamedFlow,
@@ -30,17 +33,20 @@ from bb.flows.tree import (
     Scope,
     Select,
     Timeout,
+    Trigger,
     Unless,
+    Webhook,
     When,
     WithTools,
     body_of,
-    children,
     flow_id,
+    gathered,
     picks_of,
     segment,
     slots,
 )
 from bb.identity import Tree, body_key, signature_of, tree
+from bb.models.base import Model
 from bb.ops import Catalogue
 from bb.record import Record
 
@@ -82,6 +88,21 @@ class Node(Record):
 
 
 @frozen(eq=False, repr=False)
+class Cause(Record):
+    """Why a plan is run that nobody asks for: the trigger that starts it, and what it inherits from there."""
+
+    trigger: Trigger
+    place: str
+    """The path of the trigger from the registered flow."""
+    name: str = ""
+    """The nearest id."""
+    model: Model | None = None
+    """The nearest one."""
+    tools: frozenset[str] | None = None
+    """The ops that may run; None: all."""
+
+
+@frozen(eq=False, repr=False)
 class Plan(Record):
     """A flow ready to run."""
 
@@ -98,15 +119,29 @@ class Plan(Record):
     """Whether it holds anything but agents and groups of them."""
     waits: bool = False
     """Whether it may park."""
+    cause: Cause | None = None
+    """What starts it, if it is the body of a trigger."""
+    bodies: Mapping[str, Plan] = field(factory=dict)
+    """What the triggers in it start, and the triggers in that, by their place."""
 
     def runs(self, flow: str) -> bool:
-        """Whether a `Run` inside runs that flow."""
-        return any(isinstance(node.flow, Run) and node.flow.flow == flow for node in _nodes(self.root))
+        """Whether a `Run` inside runs that flow, now or later."""
+        now = any(isinstance(node.flow, Run) and node.flow.flow == flow for node in _nodes(self.root))
+        return now or any(body.runs(flow) for body in self.bodies.values())
+
+    def absolute(self, path: str) -> str:
+        """A path of a run, as one from the registered flow."""
+        return _home(self.flow, self.cause) + path[len(self.root.segment) :]
 
     @property
     def name(self) -> str:
-        """The id that runs of it are filed under; the root's segment when it has none."""
-        return self.root.name or self.root.segment
+        """The id that runs of it are filed under; the root's segment when it has none. Of a trigger's body: its place."""
+        return self.cause.place if self.cause is not None else self.root.name or self.root.segment
+
+    @property
+    def responds(self) -> bool:
+        """Whether it may deliver anything."""
+        return any(isinstance(body_of(node.flow), Respond) for node in _nodes(self.root))
 
     @property
     def ttl(self) -> timedelta | None:
@@ -129,11 +164,17 @@ def _options(flow: AnyFlow) -> Iterator[DurableOptions]:
     if isinstance(flow, DurableFlow):
         yield flow.options
         return
-    if isinstance(flow, NamedFlow):
-        yield from _options(flow.body)
+    for part in _parts(flow):
+        yield from _options(part)
+
+
+def _parts(flow: AnyFlow) -> Iterator[AnyFlow]:
+    """The direct parts of a flow that run when it does."""
+    body = body_of(flow)
+    if isinstance(body, TRIGGERS):
         return
-    for _, child in children(flow):
-        yield from _options(child)
+    for _, flows in slots(body):
+        yield from flows if isinstance(body, Select | All | One | Group) else gathered(flows)
 
 
 @frozen(eq=False, repr=False)
@@ -149,11 +190,56 @@ NOTHING: Final = Known()
 
 def prepare(flow: AnyFlow, known: Known = NOTHING) -> Plan:
     """Prepare a flow that passed its check."""
-    root = _node(flow, segment("flow", 0, flow), flow_id(flow), Ahead(ends=True), known)
+    return _plan(flow, known)
+
+
+def _plan(flow: AnyFlow, known: Known, cause: Cause | None = None) -> Plan:
+    name = flow_id(flow) or (cause.name if cause is not None else "")
+    root = _node(flow, segment("flow", 0, flow), name, Ahead(ends=True), known)
     nodes = list(_nodes(root))
     kinds = {type(body_of(node.flow)) for node in nodes}
-    durable = any(isinstance(node.flow, DurableFlow) for node in nodes)
-    return Plan(root, durable, flow, known.catalogue, bool(kinds & _UNWOUND), not kinds <= _SPEAKING, Await in kinds)
+    bodies: dict[str, Plan] = {}
+    model, tools = (cause.model, cause.tools) if cause is not None else (None, None)
+    for inner in _causes(root, _home(flow, cause), model, tools):
+        body = inner.trigger.body
+        if body:
+            plan = _plan(body[0] if len(body) == 1 else Chain(body), known, inner)
+            bodies.update({inner.place: plan, **plan.bodies})
+    return Plan(
+        root,
+        # what a trigger starts is on record, so that a crash does not lose it
+        durable=cause is not None or any(isinstance(node.flow, DurableFlow) for node in nodes),
+        flow=flow,
+        catalogue=known.catalogue,
+        unwinds=bool(kinds & _UNWOUND),
+        uses_symbols=not kinds <= _SPEAKING,
+        waits=Await in kinds,
+        cause=cause,
+        bodies=bodies,
+    )
+
+
+def _home(flow: AnyFlow, cause: Cause | None) -> str:
+    """The absolute path of the root of a plan: of a registered flow, or of the body of a trigger."""
+    if cause is None:
+        return segment("flow", 0, flow)
+    return cause.place if isinstance(flow, Chain) else f"{cause.place}/{segment('body', 0, flow)}"
+
+
+def _causes(node: Node, path: str, model: Model | None, tools: frozenset[str] | None) -> Iterator[Cause]:
+    """Every trigger at a node and below, with what its body inherits from where it stands."""
+    body = body_of(node.flow)
+    if isinstance(body, TRIGGERS):
+        yield Cause(body, path, node.name, model, tools)
+        return
+    model = body.model if body.model is not None else model
+    if isinstance(body, WithTools):
+        tools = frozenset(body.tools) if tools is None else tools & frozenset(body.tools)
+    if isinstance(node.flow, NamedFlow | DurableFlow):
+        yield from _causes(node.parts[0], path, model, tools)
+        return
+    for part in (*node.parts, *(part for parts in node.bodies.values() for part in parts)):
+        yield from _causes(part, f"{path}/{part.segment}", model, tools)
 
 
 _UNWOUND: Final = {Saga, Scope, Timeout}
@@ -168,6 +254,8 @@ def _nodes(node: Node) -> Iterator[Node]:
 
 def _node(flow: AnyFlow, at: str, name: str, ahead: Ahead, known: Known, index: int = 0) -> Node:
     match flow:
+        case Every() | At() | Webhook():
+            return Node(flow, at, name, ahead, index=index)  # its body is a plan of its own
         case NamedFlow():
             inner = _node(flow.body, at, flow.id, ahead, known)
             return Node(flow, at, flow.id, ahead, (inner,), index=index, returns=_returns(flow.body))
@@ -233,12 +321,12 @@ def _returns(flow: AnyFlow) -> bool:
     """Whether a `Return` inside leaves the named flow around."""
     if isinstance(flow, Return):
         return True
-    inner = (child for _, child in children(flow) if not isinstance(child, NamedFlow | DurableFlow))
-    return any(map(_returns, inner))
+    return any(_returns(part) for part in _parts(flow) if not isinstance(part, NamedFlow | DurableFlow))
 
 
 def _row(slot: str, flows: tuple[AnyFlow, ...], name: str, outer: Ahead, known: Known) -> tuple[Node, ...]:
     """The nodes of statements that follow each other."""
+    flows = gathered(flows)
     aheads = [outer]  # from the last to the first, so that a long row costs no more than its length
     for step in reversed(flows[1:]):
         aheads.append(Ahead(responds=isinstance(body_of(step), Respond), picks=picks_of((step,), aheads[-1].picks)))

@@ -45,7 +45,7 @@ async def plan_begun_with(store: Store, history: History, known: Remembered, pla
         if problems:
             raise _changed(records, known, plan, form, history, "; ".join(map(str, problems)))
         if signature(flow, names.flows, names.catalogue) == known.signature:
-            return prepare(flow, names)
+            return evolve(prepare(flow, names), cause=plan.cause)
     raise _changed(records, known, plan, form, history, "a part has no name, or its version is another")
 
 

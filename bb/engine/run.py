@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from attrs import Factory, define, field
+from attrs import Factory, define, field, frozen
 
 from bb.agents.ports import Sent
 from bb.clock import Clock
@@ -17,8 +17,11 @@ from bb.engine.envelope import Envelope
 from bb.engine.journal import Journal
 from bb.engine.plan import Plan
 from bb.engine.state import NO_SYMBOLS, State, changed
+from bb.errors import WiringError
+from bb.flows.tree import Trigger
 from bb.logs import warning
 from bb.messages import NO_USAGE, Input, Usage
+from bb.record import Record
 from bb.stores.base import Lease
 from bb.trace import Event, EventKind, Tracer
 
@@ -44,6 +47,31 @@ class RunGates:
         return self._events.setdefault(name, asyncio.Event())
 
 
+@frozen(eq=False, repr=False)
+class Reached(Record):
+    """A trigger that a run has reached, and what its body is to begin with."""
+
+    trigger: Trigger
+    path: str
+    """From the registered flow."""
+    run_id: str
+    began: int
+    """When the run was put on record, if it was: one that is started over has another life."""
+    starting: bool
+    """Whether the run is one of those that the app starts with."""
+    given: dict[str, object]
+    """In codec form."""
+
+
+Schedule: TypeAlias = Callable[[Reached], Coroutine[Any, Any, str]]
+"""Puts what a trigger is to start on record, and gives the id of the job."""
+
+
+async def unscheduled(reached: Reached) -> str:
+    """What takes a trigger where there is no scheduler."""
+    raise WiringError(f"nothing here could start what {reached.trigger.kind} is to start", path=reached.path)
+
+
 @define(eq=False, repr=False)
 class Run:
     """One run while it is being run."""
@@ -61,6 +89,13 @@ class Run:
     sessions: Callable[[Run, bool], SessionMemory]
     """Opens the memory of the run's session: that of durable flows, or the one in the process."""
     journal: Journal | None = None
+    captured: Mapping[str, object] = NO_SYMBOLS
+    """What symbols held where the trigger was reached that started it."""
+    depth: int = 0
+    """How many triggers led to it, one started by the other."""
+    starting: bool = False
+    """Whether it is run because the app starts."""
+    schedule: Schedule = unscheduled
     fresh: bool = False
     """Whether checkpoints of earlier runs are ignored."""
     until: str = ""

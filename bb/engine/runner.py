@@ -187,6 +187,16 @@ class Runner:
         except Conflict:
             await self._hand_over(ask)
 
+    async def record_new(self, ask: Ask) -> bool:
+        """Put a job on record whose run id nobody else could have; False when it is there already."""
+        try:
+            await self.store.append(
+                run_stream(ask.run_id), 0, [encode(self.walker.opening(ask, History(ask.run_id)), 0)]
+            )
+        except Conflict:
+            return False
+        return True
+
     async def _hand_over(self, ask: Ask) -> None:
         """Make a job of a run that is on record, unless it is one already or has finished."""
         history = History(ask.run_id)

@@ -86,7 +86,14 @@ class Settler:
         live.on_lost = journal.interrupt
         given = load_given(started.given, walker.codec)
         ask = Ask(
-            plan=plan, input=None, run_id=history.run_id, params=given.params, session_id=started.session, recovery=True
+            plan=plan,
+            input=None,
+            run_id=history.run_id,
+            params=given.params,
+            symbols=given.symbols,
+            depth=given.depth,
+            session_id=started.session,
+            recovery=True,
         )
         await journal.record(walker.opening(ask, history))
         run = walker.new_run(ask, live, given.input, journal)

@@ -19,8 +19,10 @@ from bb.engine.state import RETURNED, State
 from bb.errors import BBError, Interruption, NotifyFailed, is_fatal, words_of
 from bb.flows.tree import (
     All,
+    At,
     Chain,
     DurableFlow,
+    Every,
     Flow,
     Group,
     NamedFlow,
@@ -28,7 +30,8 @@ from bb.flows.tree import (
     One,
     Respond,
     Select,
-    body_of,
+    Trigger,
+    Webhook,
     flow_id,
 )
 from bb.log import Delta, Failed, millis
@@ -69,6 +72,8 @@ def perform(node: Node, state: State, path: str, ctx: Context) -> Coroutine[Any,
             return _respond(node, state, path, ctx)
         case Notify() as notify:
             return _notify(node, notify, state, path, ctx)
+        case Every() | At() | Webhook() as trigger:
+            return _trigger(node, trigger, state, path, ctx)
         case statement:
             return _statement(node, statement, state, path, ctx)
 
@@ -77,6 +82,12 @@ def _statement(node: Node, flow: Statement, state: State, path: str, ctx: Contex
     from bb.engine.statements import run_statement  # the language is loaded where it is spoken
 
     return run_statement(node, flow, state, path, ctx, perform)
+
+
+def _trigger(node: Node, trigger: Trigger, state: State, path: str, ctx: Context) -> Coroutine[Any, Any, State]:
+    from bb.engine.triggers import run_trigger  # as above
+
+    return run_trigger(node, trigger, state, path, ctx)
 
 
 async def _chain(node: Node, state: State, path: str, ctx: Context, start: int = 0) -> State:
@@ -182,8 +193,8 @@ async def _durable(node: Node, flow: DurableFlow, state: State, path: str, ctx: 
     body = node.parts[0]
     while True:
         try:
-            if first:
-                state = await _chain(body, state, path, inner.under(body_of(body.flow).model), first)
+            if first and isinstance(body.flow, Chain):
+                state = await _chain(body, state, path, inner.under(body.flow.model), first)
             else:
                 state = await perform(body, state, path, inner)
             return state if "/" not in path else _home(state)

@@ -13,7 +13,7 @@ from bb.engine.envelope import Envelope
 from bb.engine.journal import Journal
 from bb.engine.live import Live
 from bb.engine.outcome import Outcome
-from bb.engine.run import Run
+from bb.engine.run import Run, Schedule, unscheduled
 from bb.engine.sessions import Sessions
 from bb.engine.state import Park, State
 from bb.engine.walk import perform
@@ -49,13 +49,15 @@ class Walker:
         self.tracer = tracer
         self.model = model
         self._trees: set[str] = set()
+        self.schedule: Schedule = unscheduled
+        """Takes what a run schedules; the app's scheduler sees to it."""
 
     def opening(self, ask: Ask, history: History, print_: str | None = None) -> Started | Attempted:
         """The fact that an attempt begins with."""
         now = millis(self.clock.now())
         if history.started is not None:
             return Attempted(now, "recovery" if ask.recovery else "call")
-        given = Given(ask.input or Input(), ask.params)
+        given = Given(ask.input or Input(), ask.params, ask.symbols, ask.depth)
         return Started(
             flow=ask.plan.name,
             session=ask.session_id or ask.run_id,
@@ -89,7 +91,10 @@ class Walker:
         if run.plan.uses_symbols:
             state = state.framed(await self._symbols(run))
         run.start = run.reached = state
-        return state, Context(run, lane, self.model)
+        cause = run.plan.cause
+        if cause is None:
+            return state, Context(run, lane, self.model)
+        return state, Context(run, lane, cause.model if cause.model is not None else self.model, tools=cause.tools)
 
     async def _symbols(self, run: Run) -> Mapping[str, object]:
         """What symbols hold when a run starts: those of the session, and its parameters.
@@ -97,7 +102,7 @@ class Walker:
         Raises:
             InvalidInput: a parameter is missing.
         """
-        flow, given = run.plan.flow, dict(run.params)
+        flow, given = run.plan.flow, {**run.captured, **run.params}
         if run.has_session:
             run.symbols = await self._seen(run)
         declared = flow.params if isinstance(flow, NamedFlow | DurableFlow) else ()
@@ -138,5 +143,9 @@ class Walker:
             sessions=self.sessions.open,
             journal=journal,
             fresh=ask.fresh,
+            captured=ask.symbols,
+            depth=ask.depth,
+            starting=ask.starting,
+            schedule=self.schedule,
             trees=self._trees,
         )

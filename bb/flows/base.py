@@ -22,7 +22,7 @@ from bb.models.base import Model, check_model
 from bb.record import Record
 
 if TYPE_CHECKING:
-    from bb.flows.tree import AnyFlow, Body
+    from bb.flows.tree import AnyFlow, Bare, Body
 
 F = TypeVar("F", bound="Chainable")
 
@@ -132,6 +132,8 @@ def _steps(flow: AnyFlow) -> tuple[AnyFlow, ...]:
 
 def _defaulted(flow: AnyFlow, model: Model) -> AnyFlow:
     body = body_of(flow)
+    if not isinstance(body, Nameable):  # a trigger has none: what it starts has its own
+        return changed(flow, body=tuple(_defaulted(step, model) for step in body.body))
     if body.model is not None:
         return flow
     fitted = body.with_model(model)
@@ -175,6 +177,13 @@ class Param(Record):
     type: str = field(default="Any", converter=as_type)
 
 
+def _nameable(body: object) -> None:
+    if not isinstance(body, Nameable):
+        raise WiringError(
+            f"a {type(body).__name__} cannot be given an id", remedy="name what it starts, or the chain it stands in"
+        )
+
+
 def _params(params: Iterable[Param]) -> tuple[Param, ...]:
     return tuple(params)
 
@@ -190,6 +199,7 @@ class NamedFlow(Chainable):
 
     def __attrs_post_init__(self) -> None:
         check_id(self.id, "flow id")
+        _nameable(self.body)
 
     def with_id(self, id: str, /) -> NamedFlow:
         """The same body under another id."""
@@ -243,6 +253,7 @@ class DurableFlow(Chainable):
 
     def __attrs_post_init__(self) -> None:
         check_id(self.id, "flow id")
+        _nameable(self.body)
 
 
 def flow_id(flow: AnyFlow) -> str:
@@ -257,7 +268,7 @@ def flow_id(flow: AnyFlow) -> str:
             return ""
 
 
-def body_of(flow: AnyFlow) -> Body:
+def body_of(flow: AnyFlow) -> Bare:
     """The flow itself, or what a named or durable flow wraps."""
     return flow.body if isinstance(flow, NamedFlow | DurableFlow) else flow
 

@@ -21,7 +21,23 @@ _DURABLE: Final = {
 }
 
 
+_TRIGGER: Final = {
+    "durable": "a trigger has no durable(): make durable what it starts",
+    "with_id": "a trigger has no with_id(): name what it starts, or the chain it stands in",
+    "with_model": "a trigger has no with_model(): give the model to what it starts",
+    "with_agent": "a trigger has no with_agent(): put the agent in what it starts",
+}
+
+_OF: Final = {
+    "NamedFlow": _NAMED,
+    "DurableFlow": _DURABLE,
+    "Every": _TRIGGER,
+    "At": _TRIGGER,
+    "Webhook": _TRIGGER,
+}
+
+
 def missing(kind: str, name: str) -> str:
     """The message for an attribute that a class of flow does not have."""
-    known = {"NamedFlow": _NAMED, "DurableFlow": _DURABLE}.get(kind, _ANY)
+    known = _OF.get(kind, _ANY)
     return known.get(name) or f"{kind!r} object has no attribute {name!r}"

@@ -1,8 +1,9 @@
 """The tree: the sealed union of all kinds of flow, and how to go down it.
 
-    AnyFlow = Body | NamedFlow | DurableFlow
+    AnyFlow = Body | Trigger | NamedFlow | DurableFlow
 
-`Body` are the kinds that can be named: those that speak (`bb.flows.groups`), `Chain`, and the nodes (`bb.flows.nodes`).
+`Body` are the kinds that can be named: those that speak (`bb.flows.groups`), `Chain`, and the nodes (`bb.flows.nodes`). A
+`Trigger` (`bb.flows.triggers`) has neither an id nor a model: what it starts later has its own.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from bb.flows.nodes import (
     When,
     WithTools,
 )
+from bb.flows.triggers import TRIGGERS, At, Every, Trigger, Webhook, gathered, takes_rest
 
 Body: TypeAlias = (
     Flow
@@ -74,10 +76,12 @@ Body: TypeAlias = (
     | Scope
     | Saga
 )
-AnyFlow: TypeAlias = Body | NamedFlow | DurableFlow
+Bare: TypeAlias = Body | Trigger
+"""Every kind of flow but the two that name one."""
+AnyFlow: TypeAlias = Bare | NamedFlow | DurableFlow
 """Every kind of flow. A `match` over it that ends in `assert_never` is exhaustive."""
 
-KINDS: Final[tuple[type[Body], ...]] = (
+KINDS: Final[tuple[type[Bare], ...]] = (
     Flow,
     Chain,
     Select,
@@ -86,6 +90,9 @@ KINDS: Final[tuple[type[Body], ...]] = (
     Group,
     Respond,
     Notify,
+    Every,
+    At,
+    Webhook,
     Call,
     AiSegment,
     Bind,
@@ -140,6 +147,9 @@ def slots(flow: AnyFlow) -> tuple[tuple[str, tuple[AnyFlow, ...]], ...]:
             | Throttle(body=body)
             | Debounce(body=body)
             | Once(body=body)
+            | Every(body=body)
+            | At(body=body)
+            | Webhook(body=body)
         ):
             return (("body", body),)
         case (
@@ -199,6 +209,10 @@ def picks_of(steps: Sequence[AnyFlow], outer: frozenset[str] | None = None) -> f
     """
     for index, step in enumerate(steps):
         match body_of(step):
+            case Every(body=()) | At(body=()) | Webhook(body=()):
+                return outer  # the rest runs later
+            case Every() | At() | Webhook():
+                continue
             case Select(members=members):
                 return frozenset(map(flow_id, members))
             case Chain(steps=inner):
@@ -240,11 +254,14 @@ def is_durable(flow: AnyFlow) -> bool:
 
 __all__ = [
     "KINDS",
+    "TRIGGERS",
     "AiSegment",
     "All",
     "AnyFlow",
     "Assert",
+    "At",
     "Await",
+    "Bare",
     "Bind",
     "Body",
     "Call",
@@ -254,6 +271,7 @@ __all__ = [
     "DurableFlow",
     "Each",
     "Emit",
+    "Every",
     "Flow",
     "Group",
     "Memo",
@@ -275,17 +293,21 @@ __all__ = [
     "Step",
     "Throttle",
     "Timeout",
+    "Trigger",
     "Try",
     "Unless",
+    "Webhook",
     "When",
     "WithTools",
     "body_of",
     "build",
     "children",
     "flow_id",
+    "gathered",
     "is_durable",
     "picks_of",
     "segment",
     "slots",
+    "takes_rest",
     "walk",
 ]

@@ -73,7 +73,7 @@ def _order(form: Tree, other: Tree) -> list[object]:
     return [segment for segment in _segments(form) if segment in shared]
 
 
-_HEADS: Final = ("op", "name", "label", "source", "flow", "item")
+_HEADS: Final = ("op", "name", "label", "source", "flow", "item", "cron", "when", "id")
 """The fields that say which one of its kind a statement is."""
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
 from attrs import evolve, field, frozen
 
 from bb import codec
+from bb.cron import spelled
 from bb.errors import WiringError
 from bb.flows.expressions import Expr, Field, Format, List_, Lit, Obj, Parse, Var
 from bb.flows.tree import (
@@ -18,6 +19,7 @@ from bb.flows.tree import (
     All,
     AnyFlow,
     Assert,
+    At,
     Await,
     Bind,
     Call,
@@ -27,6 +29,7 @@ from bb.flows.tree import (
     DurableFlow,
     Each,
     Emit,
+    Every,
     Flow,
     Group,
     Memo,
@@ -47,6 +50,7 @@ from bb.flows.tree import (
     Timeout,
     Try,
     Unless,
+    Webhook,
     When,
     WithTools,
     body_of,
@@ -141,6 +145,12 @@ def _own(flow: AnyFlow, names: _Names) -> list[object] | dict[str, object]:
             return [name]
         case Chain() | Select() | All() | One() | Group() | Respond() | Saga():
             return []
+        case Every(cron=cron, tz=tz):
+            return _told(cron=cron, tz=tz)
+        case At(when=when):
+            return {"when": spelled(when)}
+        case Webhook(id=id):
+            return {"id": id}
         case Call() as call:
             return _call(call, names)
         case AiSegment() as segment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from attrs import frozen
+from attrs import field, frozen
 
 from bb.codec import Codec
 from bb.errors import CorruptRecord
@@ -22,6 +22,10 @@ class Given(Record):
 
     input: Input
     params: Mapping[str, object]
+    symbols: Mapping[str, object] = field(factory=dict)
+    """What symbols held where a trigger was reached."""
+    depth: int = 0
+    """How many triggers led here, one started by the other."""
 
     def fingerprint(self, codec: Codec) -> str:
         """32 hex digits that are equal for equal input and params, and differ for others.
@@ -52,6 +56,10 @@ def dump_given(given: Given, codec: Codec) -> dict[str, object]:
         out["d"] = codec.dump(dict(input.metadata), "input.metadata")
     if given.params:
         out["a"] = codec.dump(dict(given.params), "params")
+    if given.symbols:
+        out["s"] = codec.dump(dict(given.symbols), "symbols")
+    if given.depth:
+        out["n"] = given.depth
     return out
 
 
@@ -63,7 +71,7 @@ def load_given(plain: object, codec: Codec) -> Given:
     """
     try:
         form = cast("dict[str, Any]", plain)
-        request, metadata, params = (codec.load(form[key]) if key in form else None for key in ("r", "d", "a"))
+        request, metadata, params, symbols = (codec.load(form[key]) if key in form else None for key in "rdas")
         return Given(
             Input(
                 tuple(load_message(message) for message in form.get("m", ())),
@@ -72,6 +80,8 @@ def load_given(plain: object, codec: Codec) -> Given:
                 cast("dict[str, object]", metadata) if metadata is not None else {},
             ),
             cast("dict[str, object]", params) if params is not None else {},
+            cast("dict[str, object]", symbols) if symbols is not None else {},
+            int(form.get("n", 0)),
         )
     except CorruptRecord:
         raise

@@ -187,6 +187,43 @@ class Arrived(Record):
     at: int
 
 
+# --- jobs ---
+
+
+@frozen(eq=False, repr=False)
+class Armed(Record):
+    """A run reached a trigger: what its body begins with, in codec form, and when it comes due."""
+
+    kind: str
+    path: str
+    """Of the trigger, from its registered flow."""
+    run: str
+    """The run that reached it; "" when an app started with it."""
+    at: int
+    due: int | None
+    """None: whenever it is called."""
+    spec: tuple[str, ...] = field(converter=_texts)
+    """The timetable and its zone, the time, or the id of the webhook."""
+    given: object
+
+
+@frozen(eq=False, repr=False)
+class Fired(Record):
+    """What came due at `due` is on record as a run, and comes due `next`; None: never again."""
+
+    run: str
+    at: int
+    due: int
+    next: int | None
+
+
+@frozen(eq=False, repr=False)
+class Dropped(Record):
+    """The job was unscheduled."""
+
+    at: int
+
+
 # --- runs ---
 
 
@@ -239,6 +276,9 @@ Row: TypeAlias = (
     | Stamped
     | Window
     | Arrived
+    | Armed
+    | Fired
+    | Dropped
     | Parked
     | Began
     | Gone
@@ -261,6 +301,9 @@ _TAGS: Final[Mapping[str, type[Any]]] = {
     "stamp": Stamped,
     "window": Window,
     "arrive": Arrived,
+    "arm": Armed,
+    "fire": Fired,
+    "drop": Dropped,
     "park": Parked,
     "begin": Began,
     "gone": Gone,
@@ -290,7 +333,7 @@ def decode_row(record: bytes, where: str) -> Row:
         return cast(Row, _TAGS[tag](*values))
     except Exception as error:
         raise CorruptRecord(
-            f"{where} is no row of a session: {error}", remedy="restore the store from a copy"
+            f"{where} is no row of a session or job: {error}", remedy="restore the store from a copy"
         ) from error
 
 

@@ -34,6 +34,14 @@ def control_stream(run_id: str) -> str:
     return CONTROLS + run_id
 
 
+JOBS: Final = "job/"
+
+
+def job_stream(job_id: str) -> str:
+    """What is to be started at a time or when called, and when it comes due."""
+    return JOBS + job_id
+
+
 def tree_stream(signature: str) -> str:
     """Where the canonical form behind a signature is kept, once."""
     return f"tree/{signature}"

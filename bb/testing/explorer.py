@@ -12,7 +12,20 @@ from typing import Final, Literal
 from bb.app import RESUME, App, Resume
 from bb.errors import BBError, Interruption, StreamBroken, WiringError
 from bb.flows.base import slot
-from bb.flows.tree import AnyFlow, DurableFlow, One, Saga, Scope, body_of, flow_id, is_durable, slots, walk
+from bb.flows.tree import (
+    TRIGGERS,
+    AnyFlow,
+    DurableFlow,
+    NamedFlow,
+    One,
+    Saga,
+    Scope,
+    body_of,
+    flow_id,
+    is_durable,
+    slots,
+    walk,
+)
 from bb.log import History, decode, run_stream
 from bb.log import Scope as ScopeLog
 from bb.messages import InputLike
@@ -64,6 +77,7 @@ class Explorer:
         self._answers: Answers = {}
         parts = list(walk(flow))
         self._durable = [path for path, part in parts if isinstance(part, DurableFlow)]
+        self._schedules = any(isinstance(body_of(part), TRIGGERS) for _, part in parts)
         self._races = [path for path, part in parts if isinstance(body_of(part), One)]
         self._cleanups = {
             path: [f"{path}/{name}" for name, _ in cleanups(part)]
@@ -94,6 +108,8 @@ class Explorer:
         app = self._app(process)
         process.instrument(app)
         flow = with_models(self.flow, process.watched)
+        if self._schedules and isinstance(flow, NamedFlow | DurableFlow):
+            app.register(flow)  # what triggers are to start is found by the id of the flow
         reads: list[Read] = []
         try:
             for run_id in self._run_ids:

@@ -11,14 +11,17 @@ from lark import Lark, Token, UnexpectedToken, v_args
 from lark.lexer import Lexer
 
 from bb.agents.agent import Agent
+from bb.cron import read_moment
 from bb.errors import InvalidWire
 from bb.flows.expressions import List_, Obj, Var
 from bb.flows.options import DurableOptions
 from bb.flows.tree import (
+    TRIGGERS,
     AiSegment,
     All,
     AnyFlow,
     Assert,
+    At,
     Await,
     Bind,
     Body,
@@ -29,6 +32,7 @@ from bb.flows.tree import (
     DurableFlow,
     Each,
     Emit,
+    Every,
     Flow,
     Group,
     Memo,
@@ -51,6 +55,7 @@ from bb.flows.tree import (
     Timeout,
     Try,
     Unless,
+    Webhook,
     When,
     WithTools,
     flow_id,
@@ -124,7 +129,7 @@ def _parser() -> Lark:
 
 def _body(flows: tuple[AnyFlow, ...]) -> Body:
     """What a name stands for: the one statement under it, else the chain of them."""
-    if len(flows) == 1 and not isinstance(flows[0], NamedFlow | DurableFlow):
+    if len(flows) == 1 and not isinstance(flows[0], (NamedFlow, DurableFlow, *TRIGGERS)):
         return flows[0]
     return Chain(flows)
 
@@ -216,6 +221,8 @@ class _Statements(Values):
             return self._named(durable, head, block)._replace(at=at)
         if durable is not None:
             raise Misread("only a branch with a name is durable", durable.at, "name it: branch short")
+        if len(block.value) == 1 and isinstance(block.value[0], TRIGGERS):
+            return Part(block.value[0], at, 1 + block.height)
         return made(at, 1 + block.height, _body, block.value)
 
     def respond(self, at: Token) -> Part:
@@ -226,6 +233,19 @@ class _Statements(Values):
 
     def run(self, at: Token, name: Token, bind: Token | None) -> Part:
         return made(at, 1, Run, name.value, _value_of(bind))
+
+    def every(self, at: Token, cron: Token, options: tuple[Setting, ...] | None, block: Part | None = None) -> Part:
+        return self._trigger(at, Every, cron, cron.value, block, **settle(at, options or (), {"tz": a_text}))
+
+    def at(self, at: Token, when: Token, block: Part | None = None) -> Part:
+        return self._trigger(at, At, when, made(when, 1, read_moment, when.value).value, block)
+
+    def webhook(self, at: Token, id: Token, block: Part | None = None) -> Part:
+        return self._trigger(at, Webhook, id, id.value, block)
+
+    def _trigger(self, at: Token, kind: Any, said: Token, when: object, block: Part | None, **fields: Any) -> Part:
+        body, height = (block.value, block.height) if block is not None else ((), 0)
+        return made(said, 1 + height, kind, when, *body, **fields)._replace(at=at)
 
     # --- values that are named or said ---
 

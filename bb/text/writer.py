@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from bb.agents.agent import Agent
+from bb.cron import spelled
 from bb.errors import BBError, WiringError
 from bb.flows.expressions import Lit
 from bb.flows.names import SYMBOL, is_symbol
 from bb.flows.options import DurableOptions
 from bb.flows.tree import (
+    TRIGGERS,
     AiSegment,
     All,
     AnyFlow,
     Assert,
+    At,
     Await,
     Bind,
     Call,
@@ -24,6 +27,7 @@ from bb.flows.tree import (
     DurableFlow,
     Each,
     Emit,
+    Every,
     Flow,
     Group,
     Memo,
@@ -44,6 +48,7 @@ from bb.flows.tree import (
     Timeout,
     Try,
     Unless,
+    Webhook,
     When,
     WithTools,
     body_of,
@@ -99,13 +104,18 @@ def _arguments(given: Sequence[str]) -> str:
     return f"({', '.join(given)})" if given else ""
 
 
-def _steps(flow: AnyFlow) -> tuple[AnyFlow, ...]:
-    """What stands under a name or a branch: the steps of a chain, else the flow itself."""
-    if isinstance(flow, Chain) and (
-        len(flow.steps) > 1 or any(isinstance(s, NamedFlow | DurableFlow) for s in flow.steps)
-    ):
+def _steps(flow: AnyFlow, alone: tuple[type[AnyFlow], ...]) -> tuple[AnyFlow, ...]:
+    """What stands under a name or a branch: the steps of a chain, else the flow itself.
+
+    A chain of one step is that step, unless it is one of those that can stand there only as a chain, `alone`.
+    """
+    if isinstance(flow, Chain) and (len(flow.steps) > 1 or any(isinstance(step, alone) for step in flow.steps)):
         return flow.steps
     return (flow,)
+
+
+_IN_BRANCHES: Final = (NamedFlow, DurableFlow)
+_UNDER_NAMES: Final = (*_IN_BRANCHES, *TRIGGERS)
 
 
 class _Writer:
@@ -121,7 +131,7 @@ class _Writer:
 
     def statements(self) -> str:
         """The text of any flow as statements."""
-        return self._text(_steps(self._root), "named")
+        return self._text(_steps(self._root, _IN_BRANCHES), "named")
 
     def _text(self, flows: Sequence[AnyFlow], word: str) -> str:
         for flow in flows:
@@ -163,6 +173,11 @@ class _Writer:
         for flow in flows:
             self._statement(flow, level + 1)
 
+    def _later(self, flows: Sequence[AnyFlow], level: int) -> None:
+        """The block of a trigger, or nothing."""
+        if flows:
+            self._block(flows, level)
+
     def _clause(self, word: str, flows: Sequence[AnyFlow], level: int) -> None:
         """A header of one word and its block, or nothing."""
         if flows:
@@ -177,7 +192,7 @@ class _Writer:
         if not all(SYMBOL.fullmatch(param.name) for param in flow.params):
             raise Unspellable
         self._line(level, f"{word} {label(flow.id)}{_arguments(params)}")
-        self._block(_steps(flow.body), level)
+        self._block(_steps(flow.body, _UNDER_NAMES), level)
 
     def _spell(self, flow: AnyFlow, level: int, word: str) -> None:
         """Write a statement.
@@ -206,6 +221,15 @@ class _Writer:
                 if not name:
                     raise Unspellable
                 line(f"notify {label(name)}")
+            case Every(cron=cron, tz=tz, body=body):
+                line(f"every {quoted(cron)}{'' if tz is None else f', tz: {quoted(tz)}'}")
+                self._later(body, level)
+            case At(when=when, body=body):
+                line(f"at {quoted(spelled(when))}")
+                self._later(body, level)
+            case Webhook(id=id, body=body):
+                line(f"webhook {quoted(id)}")
+                self._later(body, level)
             case Run(flow=id, bind=bind):
                 line(f"run {label(id)}{_arrow(bind)}")
             case Call() | AiSegment() | Peek():
@@ -303,7 +327,7 @@ class _Writer:
                 self._statement(member, level + 1, "branch")
             else:
                 self._line(level + 1, "branch")
-                self._block(_steps(member), level + 1)
+                self._block(_steps(member, _IN_BRANCHES), level + 1)
 
     def _effect(self, effect: str | None, level: int) -> None:
         if effect is None:

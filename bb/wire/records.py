@@ -18,12 +18,13 @@ from bb.flows.expressions import EXPRESSIONS, OPERATORS, PARSE_AS
 from bb.flows.groups import All, Group, Notify, One, Select
 from bb.flows.nodes import BACKOFFS, AiSegment, Await, Bind, Call, Memo, Peek, Step
 from bb.flows.options import DurableOptions
-from bb.flows.tree import KINDS, AnyFlow, build
+from bb.flows.tree import KINDS, TRIGGERS, AnyFlow, Webhook, build
 from bb.wire.literals import LITERAL
 from bb.wire.shapes import (
     COUNT,
     FLAG,
     ID,
+    MOMENT,
     NAME,
     NESTING,
     PART,
@@ -203,7 +204,10 @@ def _write_flow(flow: Any, depth: int) -> dict[str, object]:
 
 def _read_flow(data: Any, depth: int) -> AnyFlow:
     inner = _deeper(depth)
-    body = _known(data, "flow", FLOWS, VALUES).take(data, inner, _WRAPPING)
+    record = _known(data, "flow", FLOWS, VALUES)
+    if record.cls in TRIGGERS:  # they have no name, and what is called id there is a field
+        return cast("AnyFlow", record.take(data, inner))
+    body = record.take(data, inner, _WRAPPING)
     given = data.keys() & _WRAPPING
     if not given:
         return cast("AnyFlow", body)
@@ -271,6 +275,7 @@ _SPECIAL: Final[Mapping[tuple[type[Any], str], Shape]] = {
     (Agent, "name"): Shape(_write_agent_name, ID.read, ID.schema),
     (Agent, "exits"): listed(ID),
     (Notify, "name"): NAME,
+    (Webhook, "id"): ID,
     (Select, "members"): listed(_SELECTABLE),
     (DurableOptions, "retries"): COUNT,
     (DurableOptions, "ttl"): POSITIVE_SPAN,
@@ -281,6 +286,7 @@ _PLAIN: Final[Mapping[str, Shape]] = {
     "bool": FLAG,
     "int": WHOLE,
     "timedelta": SPAN,
+    "datetime": MOMENT,
     "Backoff": choice(BACKOFFS),
     "Operator": choice(OPERATORS),
     "ParseAs": choice(PARSE_AS),

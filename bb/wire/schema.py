@@ -8,6 +8,7 @@ from typing import Final
 
 from bb.flows.base import Chain
 from bb.flows.expressions import UNARY, Expr
+from bb.flows.tree import TRIGGERS, Webhook
 from bb.wire.literals import LITERAL_SCHEMA
 from bb.wire.records import FLOWS, VALUES, WRAPPING, Record
 from bb.wire.shapes import Schema
@@ -19,8 +20,8 @@ def schema() -> dict[str, object]:
     """A JSON Schema (2020-12) that accepts what `from_wire` accepts, and nothing else.
 
     What JSON Schema has no words for, `from_wire` refuses all the same: nesting over 128, two siblings with one id, a literal
-    whose tagged part says nothing sensible (`{"~": "date", "v": "yesterday"}`), numbers that are not JSON (`NaN`), and a pair
-    of lone surrogates in a text.
+    whose tagged part says nothing sensible (`{"~": "date", "v": "yesterday"}`), a timetable, time zone or time that is none,
+    numbers that are not JSON (`NaN`), and a pair of lone surrogates in a text.
     """
     shared = FLOWS.keys() & VALUES.keys()
     made: Schema = {
@@ -59,6 +60,8 @@ def _one_of(records: Iterable[str], closed: Mapping[str, object]) -> Schema:
 
 def _flow(record: Record) -> Schema:
     """The fields of a kind, and what makes it a named or durable flow."""
+    if record.cls in TRIGGERS:
+        return record.schema
     wrapping = {name: shape.schema for name, shape in WRAPPING.items()}
     return {
         **record.schema,
@@ -76,16 +79,20 @@ def _arity(operators: Schema) -> Schema:
     return {**operators, "if": {"properties": {"op": {"enum": list(UNARY)}}}, "then": just(1), "else": just(2)}
 
 
+_NAMED: Final[Schema] = {"required": ["id"], "properties": {"kind": {"not": {"const": Webhook.kind}}}}
+"""A flow that has an id; the one of a webhook is not that of a flow."""
+
+
 def _answering() -> Schema:
     """What a `Select` can offer: a flow with an id, or a chain of which one step alone has one, chains in it taken apart."""
     answering, silent = {"$ref": "#/$defs/answering"}, {"$ref": "#/$defs/silent"}
     steps = {"items": {"anyOf": [answering, silent]}, "contains": answering, "minContains": 1, "maxContains": 1}
     chain = {"required": ["steps"], "properties": {"kind": {"const": Chain.kind}, "steps": steps}}
-    return {"anyOf": [{"required": ["id"]}, chain]}
+    return {"anyOf": [_NAMED, chain]}
 
 
 def _silent() -> Schema:
     """A flow without an id, and if it is a chain, without one in it."""
     steps = {"items": {"$ref": "#/$defs/silent"}}
     single = {"properties": {"kind": {"not": {"const": Chain.kind}}}}
-    return {"not": {"required": ["id"]}, "anyOf": [single, {"properties": {"steps": steps}}]}
+    return {"not": _NAMED, "anyOf": [single, {"properties": {"steps": steps}}]}

@@ -12,7 +12,8 @@ from typing import Any, Final, TypeAlias
 
 from attrs import frozen
 
-from bb.errors import InvalidId
+from bb.cron import ISO, read_moment, spelled
+from bb.errors import InvalidCron, InvalidId
 from bb.flows.names import SYMBOL
 from bb.flows.types import is_type
 from bb.ids import check_id
@@ -189,11 +190,19 @@ def _part_out(value: Any, depth: int) -> object:
     return _text_out(value, depth) if type(value) is str else WHOLE.write(value, depth)
 
 
+def _moment(value: Any, _: int) -> object:
+    try:
+        return read_moment(_text(value))
+    except InvalidCron as error:
+        raise Refused(error.message, error.remedy) from None
+
+
 TEXT: Final = Shape(_text_out, _text, {"type": "string"})
 FLAG: Final = Shape(_flag, _flag, {"type": "boolean"})
 WHOLE: Final = _whole()
 COUNT: Final = _whole(0)
 SPAN: Final = _span(timedelta.min // _MS)
+MOMENT: Final = Shape(lambda value, _: spelled(value), _moment, _whole_text(ISO))
 POSITIVE_SPAN: Final = _span(1)
 TYPE: Final = Shape(_type, _type, _whole_text(_type_pattern()))
 ID: Final = Shape(_id, _id, _whole_text("[A-Za-z0-9._:-]{1,128}"))

@@ -20,7 +20,15 @@ Json: TypeAlias = Any
 SCHEMA: Final = Draft202012Validator(schema())
 DEFS: Final = cast("dict[str, Any]", schema()["$defs"])
 
-BEYOND_THE_SCHEMA: Final = ("two parts with the id", "a literal cannot be read", "nested deeper", "lone surrogates")
+BEYOND_THE_SCHEMA: Final = (
+    "two parts with the id",
+    "a literal cannot be read",
+    "nested deeper",
+    "lone surrogates",
+    "has not five fields",
+    "is no cron expression",
+    "is no time",
+)
 """What only `from_wire` refuses, as the docstring of `schema` lists it."""
 
 WORDS: Final = sorted(

@@ -115,6 +115,8 @@ def public_values() -> list[object]:
         bb.RunInfo("r", "f", "finished", 1, now, now),
         SessionTurn("Which day?", "user", outcome, "t1"),
         Delivery("d1", ("r", "f/body~await.0")),
+        bb.Fired("r", "a"),
+        bb.JobInfo("at:1", "f", "at", "f/body~at.0", now),
         bb.Problem("code", "message", "path"),
         Answer(bb.Message("a", "assistant"), usage),
     ]

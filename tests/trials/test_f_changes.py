@@ -132,7 +132,7 @@ async def test_trial_F5_a_finished_run_replays_from_its_own_log_without_running_
         "respond": a.next(bb.Respond()).next(b).next(bb.Respond()),
     }
     shape = shapes[kind]
-    assert not isinstance(shape, bb.NamedFlow | bb.DurableFlow)
+    assert not isinstance(shape, bb.NamedFlow | bb.DurableFlow | bb.Every | bb.At | bb.Webhook)
     flow = shape.with_id("job").durable()
     first = await disk.app(flow).run("job", "hi", run_id="r")
     app = disk.app(flow)

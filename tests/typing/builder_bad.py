@@ -1,9 +1,10 @@
 """What must not type-check: each line marked `# E: ...` is an error of that kind, and no other line is."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from bb.agents.agent import Agent
 from bb.flows.tree import All, AnyFlow, Chain, DurableFlow, Flow, Group, NamedFlow, Notify, One, Respond, Select
+from bb.flows.triggers import At, Every, Webhook
 from bb.models.base import Model
 
 
@@ -71,3 +72,18 @@ class Mine(Flow):  # E: final
 def acting(agent: Agent) -> None:
     agent.ask()  # E: "Agent\[str\]" has no attribute "ask"
     agent.on_message(print)  # E: arg-type
+
+
+def triggers(model: Model, a: Flow, when: datetime) -> None:
+    Every("* * * * *", a).with_id("a")  # E: "Every" has no attribute "with_id"
+    Every("* * * * *", a).with_model(model)  # E: "Every" has no attribute "with_model"
+    Every("* * * * *", a).durable()  # E: "Every" has no attribute "durable"
+    At(when, a).with_id("a")  # E: "At" has no attribute "with_id"
+    At(when, a).with_model(model)  # E: "At" has no attribute "with_model"
+    Webhook("a", a).with_id("b")  # E: "Webhook" has no attribute "with_id"
+    Webhook("a", a).with_model(model)  # E: "Webhook" has no attribute "with_model"
+    NamedFlow(Webhook("a", a), "b")  # E: arg-type
+    Every(a)  # E: arg-type
+    Every("* * * * *", a, tz=1)  # E: arg-type
+    At("tomorrow", a)  # E: arg-type
+    Webhook("a", [a])  # E: arg-type

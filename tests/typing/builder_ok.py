@@ -1,6 +1,6 @@
 """What a user may write, and the type it has."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import assert_never, assert_type
 
 from attrs import frozen
@@ -74,6 +74,14 @@ def chains(a: Flow, b: NamedFlow, c: DurableFlow, d: AnyFlow, model: Model) -> N
     assert_type((a >> b).with_id("a").durable().next(c), Chain)
 
 
+def triggers(a: Flow, b: NamedFlow, c: DurableFlow, d: AnyFlow, when: datetime) -> None:
+    assert_type(bb.Every("0 21 * * *", a, b, c, d, tz="Europe/Berlin").next(a), Chain)
+    assert_type(a >> bb.At(when, a) >> bb.Webhook("orders") >> d, Chain)
+    assert_type(bb.Chain([bb.Webhook("orders", a)]).with_id("orders").durable(), DurableFlow)
+    assert_type(bb.At(when).when, datetime)
+    assert_type(bb.Every("* * * * *").tz, str | None)
+
+
 def durability(a: NamedFlow) -> None:
     durable = a.durable(forward_compatible=True, retries=3, ttl=timedelta(days=1), resume_on_reregister=True)
     assert_type(durable, DurableFlow)
@@ -91,6 +99,8 @@ def kinds(flow: AnyFlow) -> str:
         case bb.Debounce() | bb.Run() | bb.Memo() | bb.Peek() | bb.Await() | bb.Checkpoint() | bb.Once() | bb.Scope():
             return flow.kind
         case bb.Saga():
+            return flow.kind
+        case bb.Every() | bb.At() | bb.Webhook():
             return flow.kind
         case NamedFlow() | DurableFlow():
             return flow.id

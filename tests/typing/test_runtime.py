@@ -1,7 +1,7 @@
 """What must not type-check must not exist at run time either."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -66,14 +66,20 @@ NAMEABLE: list[tree.Body | NamedFlow] = [
     bb.Saga(bb.Step(CALL)),
     NAMED,
 ]
-FLOWS: list[AnyFlow] = [*NAMEABLE, NAMED.durable()]
+TRIGGERS: list[AnyFlow] = [bb.Every("* * * * *", CALL), bb.At(datetime.now(UTC), CALL), bb.Webhook("x", CALL)]
+FLOWS: list[AnyFlow] = [*NAMEABLE, *TRIGGERS, NAMED.durable()]
 
 OFFERS: dict[type[AnyFlow], set[str]] = {
     Flow: {"with_agent", "with_id", "with_model", "next"},
     NamedFlow: {"durable", "with_id", "with_model", "next"},
     DurableFlow: {"next"},
+    **{type(trigger): {"next"} for trigger in TRIGGERS},
 }
 GROUPS_AND_NODES = {"with_id", "with_model", "next"}
+
+
+def nameable(flow: tree.Body | NamedFlow) -> tree.Body:
+    return flow.body if isinstance(flow, NamedFlow) else flow
 
 
 def kind_of(flow: AnyFlow) -> str:
@@ -127,13 +133,13 @@ def test_a_model_changes_neither_the_kind_nor_what_it_equals(flow: tree.Body | N
     fitted = flow.with_model(MODEL)
     assert type(fitted) is type(flow)
     assert fitted == flow
-    assert tree.body_of(fitted).model is MODEL
-    assert tree.body_of(flow).model is None
+    assert nameable(fitted).model is MODEL
+    assert nameable(flow).model is None
 
 
 @pytest.mark.parametrize("flow", NAMEABLE, ids=kind_of)
 def test_an_id_names_what_was_composed_so_far(flow: tree.Body | NamedFlow) -> None:
-    assert flow.with_id("a") == NamedFlow(tree.body_of(flow), "a")
+    assert flow.with_id("a") == NamedFlow(nameable(flow), "a")
 
 
 def test_builders_leave_their_receiver_as_it_was() -> None:

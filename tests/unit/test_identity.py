@@ -117,7 +117,7 @@ def _plain(flow: bb.AnyFlow) -> bb.AnyFlow:
     match flow:
         case bb.NamedFlow(body=body, id=id) | bb.DurableFlow(body=body, id=id):
             inner = _plain(body)
-            assert not isinstance(inner, bb.NamedFlow | bb.DurableFlow)
+            assert not isinstance(inner, bb.NamedFlow | bb.DurableFlow | bb.Every | bb.At | bb.Webhook)
             return bb.NamedFlow(inner, id)
         case bb.Chain(steps=steps):
             return attrs.evolve(flow, steps=tuple(map(_plain, steps)))

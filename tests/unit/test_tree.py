@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bb
-from bb.flows.tree import KINDS, body_of, children, flow_id, is_durable, picks_of, walk
+from bb.flows.tree import KINDS, Body, body_of, children, flow_id, gathered, is_durable, picks_of, walk
 from tests.strategies import Part, Plot, World, parts, plots
 
 
@@ -48,7 +49,7 @@ def test_a_named_chain_stays_one_step() -> None:
 def test_a_chains_model_goes_to_its_steps_when_it_is_chained() -> None:
     own = B.with_model(N)
     flat = (A >> own >> C.with_id("c") >> C.with_id("d").durable()).with_model(M) >> A
-    models = [body_of(step).model for step in flat.steps]
+    models = [cast("Body", body_of(step)).model for step in flat.steps]
     assert models == [M, N, M, M, None]
     assert flat.model is None
     assert (A >> B).with_model(M).with_id("x").body.model is M
@@ -218,3 +219,43 @@ def test_whether_any_part_is_durable() -> None:
 
 def test_every_kind_has_its_own_name() -> None:
     assert len({kind.kind for kind in KINDS}) == len(KINDS)
+
+
+# --- triggers ---
+
+
+def test_a_chains_model_goes_to_what_its_triggers_start() -> None:
+    own = B.with_model(N)
+    flat = (A >> bb.Webhook("w", A, own, C.with_id("c"))).with_model(M) >> A
+    hook = flat.steps[1]
+    assert isinstance(hook, bb.Webhook)
+    assert [cast("Body", body_of(step)).model for step in hook.body] == [M, N, M]
+
+
+def test_what_follows_a_trigger_without_a_body_is_its_body_when_it_runs() -> None:
+    bare = bb.Webhook("w")
+    assert gathered((A, B)) == (A, B)
+    assert gathered((A, bare, B, C)) == (A, bb.Webhook("w", B, C))
+    assert gathered((A, bare)) == (A, bare)
+    assert gathered((bb.Webhook("w", A), B)) == (bb.Webhook("w", A), B)
+    assert gathered((bare, A, bb.Webhook("v"), B)) == (bb.Webhook("w", A, bb.Webhook("v"), B),)
+    assert (A >> bare >> B).steps == (A, bare, B)  # as written, chaining stays associative
+
+
+def test_a_selection_passes_a_trigger_and_meets_nothing_that_runs_later() -> None:
+    select = bb.Select(A.with_id("a"))
+    assert picks_of((bb.Webhook("w", B), select)) == frozenset({"a"})
+    assert picks_of((bb.Webhook("w"), select)) is None
+    assert picks_of((bb.Webhook("w"), select), frozenset({"outer"})) == frozenset({"outer"})
+
+
+def test_the_body_of_a_trigger_has_no_twins() -> None:
+    for trigger in (lambda *body: bb.Every("* * * * *", *body), lambda *body: bb.Webhook("w", *body)):
+        with pytest.raises(bb.WiringError, match="two parts with the id 'x'"):
+            trigger(A.with_id("x"), B.with_id("x"))
+
+
+def test_spaces_in_a_timetable_do_not_count() -> None:
+    assert bb.Every(" 0  9 * * * ", A) == bb.Every("0 9 * * *", A)
+    assert bb.Every("0 9 * * *", A) != bb.Every("0 9 * * *", A, tz="UTC")
+    assert bb.signature(bb.Every("0 9 * * *", A)) != bb.signature(bb.Every("0 9 * * *"))

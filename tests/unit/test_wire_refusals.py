@@ -13,7 +13,7 @@ from attrs import frozen
 
 from bb.agents.agent import Agent
 from bb.errors import InvalidWire, WiringError
-from bb.flows.base import DurableFlow, NamedFlow
+from bb.flows.base import DurableFlow
 from bb.flows.expressions import Expr, Field, Obj
 from bb.flows.groups import Flow, Notify
 from bb.flows.nodes import (
@@ -32,7 +32,7 @@ from bb.flows.tree import AnyFlow
 from bb.messages import Usage
 from bb.redaction import redact
 from bb.wire import from_wire, to_wire
-from tests.unit.wire_forms import A_, READ, READ_, SAID, SAY, SCHEMA, X_, A, Json, X, lit, nested
+from tests.unit.wire_forms import A_, READ, READ_, SAID, SAY, SCHEMA, X_, Json, X, lit, nested
 
 # --- what is refused ---
 
@@ -198,7 +198,6 @@ NO_FORM: Final[list[tuple[Callable[[], AnyFlow], str, str]]] = [
         "body[0].durable.ttl",
         "whole milli",
     ),
-    (lambda: NamedFlow(cast("Any", A), "b"), "body[0]", "a NamedFlow stands where a flow belongs"),
     (lambda: Repeat(cast("Any", "3"), SAY), "body[0].max", "'3' stands where a whole number belongs"),
     (lambda: Checkpoint("\ud83d" + "\ude00"), "body[0].label", "lone surrogates"),
 ]

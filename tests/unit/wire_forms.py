@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Final, TypeAlias
 
 from jsonschema import Draft202012Validator
@@ -39,6 +39,7 @@ from bb.flows.nodes import (
     WithTools,
 )
 from bb.flows.tree import AnyFlow
+from bb.flows.triggers import At, Every, Webhook
 from bb.wire import schema
 
 Json: TypeAlias = dict[str, object]
@@ -84,6 +85,18 @@ FLOWS: Final[list[tuple[AnyFlow, Json]]] = [
     (Group(SAY), {"kind": "group", "members": [SAID]}),
     (Respond(), {"kind": "respond"}),
     (Notify(name="mail"), {"kind": "notify", "name": "mail"}),
+    (Every(" */5  * * * * "), {"kind": "every", "cron": "*/5 * * * *"}),
+    (
+        Every("30 2 * * *", SAY, tz="Europe/Berlin"),
+        {"kind": "every", "cron": "30 2 * * *", "body": [SAID], "tz": "Europe/Berlin"},
+    ),
+    (At(datetime(2026, 3, 1, 8, tzinfo=UTC)), {"kind": "at", "when": "2026-03-01T08:00:00Z"}),
+    (
+        At(datetime(2026, 3, 1, 8, 0, 0, 1, timezone(timedelta(hours=1))), SAY, A),
+        {"kind": "at", "when": "2026-03-01T07:00:00.001000Z", "body": [SAID, A_]},
+    ),
+    (Webhook("orders"), {"kind": "webhook", "id": "orders"}),
+    (Webhook("orders", SAY), {"kind": "webhook", "id": "orders", "body": [SAID]}),
     (Call("read"), {"kind": "call", "op": "read"}),
     (Call("f", (Obj({"a": 1}),)), {"kind": "call", "op": "f", "args": [{"kind": "obj", "fields": {"a": lit(1)}}]}),
     (AiSegment("go"), {"kind": "ai_segment", "goal": lit("go")}),

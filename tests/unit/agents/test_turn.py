@@ -63,6 +63,16 @@ def test_payload_and_metadata_fit_or_are_none(payload: object, order: Order | No
     assert turn().metadata(Order) is None
 
 
+def test_bytes_are_given_as_they_are_and_read_as_json_by_any_other_type() -> None:
+    sent = b'{"item": "tea", "count": 2}'
+    assert turn(payload=sent).payload(bytes) == sent
+    assert turn(payload=sent).payload(Order) == Order("tea", 2)
+    assert turn(payload=b"[" * 100_000).payload(Order) is None
+    assert turn(payload=b"\xff").payload(Order) is None
+    assert turn(payload={"item": "tea"}).payload(bytes) is None
+    assert turn(payload=None).payload(bytes) is None
+
+
 def test_a_type_without_schema_is_no_missing_payload() -> None:
     with pytest.raises(WiringError):
         turn(payload={}).payload(complex)

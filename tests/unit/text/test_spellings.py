@@ -1,6 +1,6 @@
 """Every construct: its text is the flow that the builder makes, and what is written for that flow reads as it."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -14,6 +14,7 @@ from bb.flows.tree import (
     All,
     AnyFlow,
     Assert,
+    At,
     Await,
     Bind,
     Call,
@@ -23,6 +24,7 @@ from bb.flows.tree import (
     DurableFlow,
     Each,
     Emit,
+    Every,
     Flow,
     Group,
     Memo,
@@ -45,6 +47,7 @@ from bb.flows.tree import (
     Timeout,
     Try,
     Unless,
+    Webhook,
     When,
     WithTools,
     body_of,
@@ -182,6 +185,16 @@ CASE_76: dict[str, AnyFlow] = {
     'checkpoint "phase-1"': Checkpoint("phase-1"),
 }
 
+TRIGGERS: dict[str, AnyFlow] = {
+    'every "*/5 * * * *"': Every("*/5 * * * *"),
+    'every "30 2 * * *", tz: "Europe/Berlin"\n  f()\n  g()': Every("30 2 * * *", F, G, tz="Europe/Berlin"),
+    'at "2026-03-01T08:00:00Z"': At(datetime(2026, 3, 1, 8, tzinfo=UTC)),
+    'at "2026-03-01T08:00:00.250000Z"\n  f()': At(datetime(2026, 3, 1, 8, 0, 0, 250_000, tzinfo=UTC), F),
+    'webhook "orders:new"': Webhook("orders:new"),
+    'webhook "orders"\n  every "* * * * *"\n    f()': Webhook("orders", Every("* * * * *", F)),
+    'parallel\n  branch\n    webhook "orders"\n      f()\n  branch\n    g()': All(Webhook("orders", F), G),
+}
+
 CASE_78: dict[str, AnyFlow] = {
     'once "a -> b"\n  f("c -> d")': Once("a -> b", Call("f", (Lit("c -> d"),))),
     'once "a -> b" -> x\n  f()': Once("a -> b", F, bind="x"),
@@ -195,6 +208,18 @@ def test_a_statement_is_what_the_builder_makes(statement: str) -> None:
     check(statement, STATEMENTS[statement])
 
 
+@pytest.mark.parametrize("statement", TRIGGERS)
+def test_a_trigger_is_read_and_written_as_it_stands(statement: str) -> None:
+    check(statement, TRIGGERS[statement])
+
+
+def test_a_flow_of_one_trigger_is_a_chain_of_it() -> None:
+    flow = NamedFlow(Chain([Webhook("orders", F)]), "intake")
+    text = 'flow intake\n  webhook "orders"\n    f()\n'
+    assert parse(text)["intake"] == flow
+    assert format(flow) == text
+
+
 @pytest.mark.parametrize("statement", CASE_76)
 def test_case_76_a_durability_node_is_read_and_written_as_it_stands(statement: str) -> None:
     check(statement, CASE_76[statement])
@@ -206,7 +231,7 @@ def test_case_78_an_arrow_in_a_text_is_no_arrow(statement: str) -> None:
 
 
 def test_every_kind_of_flow_has_a_spelling_here() -> None:
-    flows = [*STATEMENTS.values(), *CASE_76.values()]
+    flows = [*STATEMENTS.values(), *TRIGGERS.values(), *CASE_76.values()]
     seen = {type(body_of(part)) for flow in flows for _, part in walk(flow)}
     assert seen == set(KINDS)
 

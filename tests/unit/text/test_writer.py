@@ -39,7 +39,7 @@ from bb.flows.tree import (
 )
 from bb.redaction import redact
 from bb.text import Module, format, parse
-from tests.language_flows import any_flow, named_flow
+from tests.language_flows import any_flow, at_the_top, named_flow
 
 F = Call("f")
 MS = timedelta(milliseconds=1)
@@ -48,7 +48,7 @@ MS = timedelta(milliseconds=1)
 @settings(max_examples=150)
 @given(any_flow(2))
 def test_law_what_was_written_reads_as_what_it_was(flow: AnyFlow) -> None:
-    named = flow if isinstance(flow, NamedFlow | DurableFlow) else NamedFlow(flow, "top")
+    named = at_the_top(flow)
     text = format(named)
     module = parse(text)
     assert module == Module({named.id: named})
@@ -60,7 +60,7 @@ def test_law_what_was_written_reads_as_what_it_was(flow: AnyFlow) -> None:
 @settings(max_examples=50)
 @given(any_flow(1))
 def test_law_a_flow_without_a_name_is_written_as_the_statements_under_one(flow: AnyFlow) -> None:
-    named = NamedFlow(flow, "top") if not isinstance(flow, NamedFlow | DurableFlow) else flow
+    named = at_the_top(flow)
     if named is not flow:
         lines = format(named).split("\n", 1)[1]
         if '"""' not in lines:
