@@ -18,7 +18,7 @@ from bb.app import RESUME, App, run, run_sync
 from bb.check import Problem, check
 from bb.clock import Clock, SystemClock
 from bb.engine.outcome import Delivery, Fired, JobInfo, Outcome, RunInfo, SessionTurn
-from bb.engine.stream import RunStream
+from bb.engine.runs.stream import RunStream
 from bb.errors import (
     AgentFailed,
     AlreadyParked,
@@ -135,7 +135,7 @@ from bb.trace import Event, JSONLines, Recorder, StructlogTracer, Tee, Tracer
 if TYPE_CHECKING:
     from bb import text as text
     from bb import wire as wire
-    from bb.engine.session import Session
+    from bb.engine.runs.session import Session
     from bb.models.anthropic import AnthropicModel
     from bb.models.openai import OpenAIModel
     from bb.otel import OpenTelemetryTracer
@@ -146,7 +146,7 @@ _LATER = {
     "FileStore": "bb.stores.file",
     "OpenAIModel": "bb.models.openai",
     "OpenTelemetryTracer": "bb.otel",
-    "Session": "bb.engine.session",
+    "Session": "bb.engine.runs.session",
 }
 """What is loaded when it is first used, as are the spellings `text` and `wire`: a program without it need not pay."""
 

@@ -18,14 +18,14 @@ from bb.agents.answer import Answer
 from bb.check import Problem, agents_of, check, ops_of, refuse
 from bb.clock import Clock, SystemClock
 from bb.codec import Codec, Types
-from bb.engine.archive import Archive
-from bb.engine.ask import Ask
-from bb.engine.envelope import Envelope
-from bb.engine.jobs import Jobs
+from bb.engine.frame.envelope import Envelope
 from bb.engine.outcome import Delivery, Fired, JobInfo, Outcome, RunInfo, SessionTurn
 from bb.engine.plan import Known, Plan, prepare
-from bb.engine.runner import Runner
-from bb.engine.stream import STREAM_ADVICE, RunStream
+from bb.engine.runs.archive import Archive
+from bb.engine.runs.ask import Ask
+from bb.engine.runs.jobs import Jobs
+from bb.engine.runs.runner import Runner
+from bb.engine.runs.stream import STREAM_ADVICE, RunStream
 from bb.errors import InvalidInput, UnknownFlow, WiringError
 from bb.flows.tree import AnyFlow, DurableFlow, NamedFlow, Send, flow_id
 from bb.ids import check_id, fresh_id
@@ -40,8 +40,8 @@ from bb.stores.memory import MemStore
 from bb.trace import Event, Tracer
 
 if TYPE_CHECKING:
-    from bb.engine.conversations import Conversations
-    from bb.engine.session import Session
+    from bb.engine.runs.conversations import Conversations
+    from bb.engine.runs.session import Session
     from bb.serve import Authorize, Service, Tenant
 
 
@@ -135,7 +135,7 @@ class App:
 
     @cached_property
     def _conversations(self) -> Conversations:
-        from bb.engine.conversations import Conversations  # most programs have none
+        from bb.engine.runs.conversations import Conversations  # most programs have none
 
         return Conversations(self._runner, self._archive)
 
@@ -391,7 +391,7 @@ class App:
         for name, text in (("source", source), ("delivery_id", "-" if delivery_id is None else delivery_id)):
             if not isinstance(text, str) or not text.strip():
                 raise InvalidInput(f"{name} is {text!r}", remedy=f"give {name} as text that is not blank")
-        from bb.engine.mailbox import deliver
+        from bb.engine.memory.mailbox import deliver
 
         rows = self._runner.sessions.rows(check_id(session_id, "session id"))
         delivery = await deliver(rows, source, payload, fresh_id() if delivery_id is None else delivery_id)
@@ -448,7 +448,7 @@ class App:
             InvalidId: the session id is out of shape.
             UnknownFlow, WiringError: no conversation can be had with the flow.
         """
-        from bb.engine.session import Session
+        from bb.engine.runs.session import Session
 
         return Session(self._conversations, self._plan(flow), check_id(session_id, "session id"), detach=detach)
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from attrs import frozen
 
-from bb.engine.live import seen
 from bb.engine.outcome import Outcome, SessionTurn
 from bb.engine.plan import Plan
-from bb.engine.stream import RunStream
+from bb.engine.runs.live import seen
+from bb.engine.runs.stream import RunStream
 from bb.errors import InvalidId, WiringError
 from bb.ids import check_id
 from bb.messages import unresolved

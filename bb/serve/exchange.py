@@ -11,7 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from bb.engine.live import seen
+from bb.engine.runs.live import seen
 from bb.ids import check_id, fresh_id
 from bb.serve.problems import ClientGone, Refused
 

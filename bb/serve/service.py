@@ -17,7 +17,7 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from bb.engine.plan import Plan
-from bb.engine.trail import Trail
+from bb.engine.runs.trail import Trail
 from bb.errors import BBError, UnknownFlow, UnknownRun, WiringError
 from bb.ids import check_id
 from bb.logs import error as log_error

@@ -15,7 +15,7 @@ from attrs import define, evolve, field, fields, frozen
 
 from bb.agents.agent import Agent
 from bb.app import App
-from bb.engine.keeper import Keeper
+from bb.engine.runs.keeper import Keeper
 from bb.errors import Fenced, StoreError
 from bb.flows.base import Chainable, changed
 from bb.flows.expressions import Lit, Valued

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 import bb
-from bb.engine import control
+from bb.engine.steps import control
 from bb.errors import InvalidValue, OpFailed, Throttled, TimedOut, TooManyIterations, WiringError
 from bb.flows.refs import negate, ref
 from bb.flows.tree import (

@@ -10,7 +10,7 @@ from attrs import evolve
 
 import bb
 from bb.engine.outcome import SessionTurn
-from bb.engine.session import Session
+from bb.engine.runs.session import Session
 from bb.errors import Denied, NotWaiting
 from bb.flows.refs import ref
 from bb.flows.tree import Await, Bind, Checkpoint, Emit, Return, When

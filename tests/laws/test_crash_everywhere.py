@@ -11,10 +11,11 @@ import pytest
 from attrs import frozen
 
 import bb
-from bb.engine import leaf, plan, walk
-from bb.engine.journal import LogJournal
-from bb.engine.leases import Leases
-from bb.engine.scope import ActiveScope
+from bb.engine import plan
+from bb.engine.frame.scope import ActiveScope
+from bb.engine.memory.journal import LogJournal
+from bb.engine.runs.leases import Leases
+from bb.engine.steps import leaf, walk
 from bb.flows.tree import segment
 from bb.log import Delta
 from bb.stores.base import Lease

@@ -8,16 +8,17 @@ import pytest
 
 import bb
 from bb.codec import Codec
-from bb.engine import control, mailbox, unwinding
-from bb.engine.calls import Ready
-from bb.engine.context import Context
+from bb.engine.frame.context import Context
+from bb.engine.frame.scope import ActiveScope
+from bb.engine.frame.state import State
+from bb.engine.memory import mailbox
+from bb.engine.memory.session_memory import SessionMemory
+from bb.engine.memory.session_rows import SessionRows
 from bb.engine.plan import Node
-from bb.engine.scope import ActiveScope
-from bb.engine.sequence import Perform, body_of
-from bb.engine.session_memory import SessionMemory
-from bb.engine.session_rows import SessionRows
-from bb.engine.state import State
-from bb.engine.unwinding import Attempt
+from bb.engine.steps import control, unwinding
+from bb.engine.steps.calls import Ready
+from bb.engine.steps.sequence import Perform, body_of
+from bb.engine.steps.unwinding import Attempt
 from bb.flows.refs import ref
 from bb.flows.tree import AiSegment, Bind, Emit, Memo, Saga, Scope, Step, When
 from bb.log.mailbox import Event

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bb
-from bb.engine import leases
+from bb.engine.runs import leases
 from bb.log import Decided, Entry, Saved, decode, run_stream
 from bb.stores.base import Lease
 from bb.testing import MockStore

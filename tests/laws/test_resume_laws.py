@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bb
-from bb.engine.keeper import Keeper
+from bb.engine.runs.keeper import Keeper
 from bb.log import Decided, Saved, decode, run_stream
 from bb.stores.file import FileStore
 from bb.testing import Crash, ManualClock, MockStore

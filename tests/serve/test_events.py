@@ -61,7 +61,7 @@ async def test_trial_m1_ids_increase_and_each_is_a_place_to_go_on_from() -> None
 
 
 async def test_trials_m2_m4_everybody_sees_everything_whoever_drops_when(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bb.engine.trail._LOOK", 3600.0)  # so what is recorded here has to wake them
+    monkeypatch.setattr("bb.engine.runs.trail._LOOK", 3600.0)  # so what is recorded here has to wake them
     stages = [Stage() for _ in range(4)]
     flow = stages[0].flow("s0") >> stages[1].flow("s1") >> stages[2].flow("s2") >> stages[3].flow("s3")
     app = app_of(flow.with_id("f").durable())

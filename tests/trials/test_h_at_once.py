@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import bb
-from bb.engine import leases
+from bb.engine.runs import leases
 from bb.log import run_stream
 from bb.testing.clock import ManualClock
 from bb.testing.mock_store import MockStore
@@ -153,7 +153,7 @@ async def test_trial_H2_a_run_id_of_another_flow_is_refused_and_does_no_harm(dis
 async def test_trial_H4_a_member_that_ignores_its_cancellation_stores_nothing(
     disk: Disk, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bb.engine.groups.LOSER_GRACE", 0.02)
+    monkeypatch.setattr("bb.engine.steps.groups.LOSER_GRACE", 0.02)
     ended, errors = asyncio.Event(), list[str]()
 
     async def zombie(turn: bb.Turn, chat: bb.ModelChat) -> None:
@@ -210,7 +210,7 @@ async def test_trial_H5_what_a_fenced_runner_saves_is_refused_and_it_joins_the_n
 async def test_trial_H5_a_lease_outlasts_a_step_that_blocks_its_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bb.engine.runner.Runner.__init__.__kwdefaults__", {"lease_seconds": 0.6}, raising=False)
+    monkeypatch.setattr("bb.engine.runs.runner.Runner.__init__.__kwdefaults__", {"lease_seconds": 0.6}, raising=False)
     ran: list[str] = []
     blocked = threading.Event()
 

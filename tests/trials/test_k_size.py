@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import bb
-from bb.engine.live import Live
-from bb.engine.run import Run
+from bb.engine.frame.run import Run
+from bb.engine.runs.live import Live
 from bb.log import History
 from bb.testing.mock_store import MockStore
 from tests.trials.kit import Disk, Work, contents, mocked, until

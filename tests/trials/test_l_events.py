@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import bb
-from bb.engine.leases import Leases
-from bb.engine.mailbox import answer
+from bb.engine.memory.mailbox import answer
+from bb.engine.runs.leases import Leases
 from bb.errors import NotWaiting
 from bb.flows.refs import ref
 from bb.flows.tree import (
@@ -130,7 +130,7 @@ async def test_the_run_that_waits_longest_gets_the_event(disk: Disk) -> None:
 _HOLDER = """
     import asyncio, sys
     import bb
-    from bb.engine import jobs
+    from bb.engine.runs import jobs
     from bb.flows.refs import ref
     from bb.flows.tree import Await, Return
 

@@ -111,7 +111,7 @@ async def test_trial_N4_a_timer_that_came_due_while_nothing_ran_fires_at_the_sta
 
 async def test_trial_N4_a_clock_that_jumps_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sleeping goes by a clock that stands still while a machine is suspended."""
-    monkeypatch.setattr("bb.engine.scheduler.LOOK", 0.02)
+    monkeypatch.setattr("bb.engine.runs.scheduler.LOOK", 0.02)
 
     class Jumping(bb.SystemClock):
         ahead = timedelta(0)

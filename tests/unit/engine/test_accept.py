@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import bb
-from bb.engine.session import Session
+from bb.engine.runs.session import Session
 from bb.flows.refs import ref
 from bb.flows.tree import Await, Bind, Emit
 from bb.ops import op

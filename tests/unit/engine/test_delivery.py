@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import bb
-from bb.engine.delivery import Delivery, Listener
+from bb.engine.frame.delivery import Delivery, Listener
 
 AHEAD = 64 * 1024
 

@@ -13,8 +13,8 @@ import attrs
 import pytest
 
 import bb
-from bb.engine.envelope import Envelope, OpResult, arguments_of
-from bb.engine.values import evaluate
+from bb.engine.frame.envelope import Envelope, OpResult, arguments_of
+from bb.engine.values.evaluation import evaluate
 from bb.errors import Denied, Fatal, Interrupted, OpFailed, WiringError, is_fatal
 from bb.flows.expressions import Lit, Obj, Var
 from bb.flows.nodes import Call

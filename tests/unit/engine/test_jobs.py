@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 import bb
-from bb.engine import jobs
+from bb.engine.runs import jobs
 from bb.log import run_stream
 from bb.testing.clock import ManualClock
 from bb.testing.mock_store import MockStore

@@ -9,7 +9,7 @@ import pytest
 
 import bb
 from bb.codec import Codec, Types
-from bb.engine.journal import LogJournal, outlasted
+from bb.engine.memory.journal import LogJournal, outlasted
 from bb.log import Attempted, Entered, Fact, Forgotten, History, Saved, Started, encode, run_stream
 from bb.stores.base import Lease
 from bb.testing.clock import ManualClock

@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 import bb
-from bb.engine.envelope import OpResult
-from bb.engine.op_tool import RESULT_LIMIT, arguments_in, json_in, shown, spec_of
+from bb.engine.frame.envelope import OpResult
+from bb.engine.steps.op_tool import RESULT_LIMIT, arguments_in, json_in, shown, spec_of
 from bb.errors import ToolArgs
 from bb.messages import ToolCall
 from bb.ops import Op, op

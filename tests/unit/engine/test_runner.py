@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import bb
-from bb.engine import leases
-from bb.engine.live import Live
+from bb.engine.runs import leases
+from bb.engine.runs.live import Live
 from bb.log import run_stream
 from bb.testing.clock import ManualClock
 from bb.testing.mock_store import MockStore

@@ -205,7 +205,7 @@ async def test_two_processes_that_look_at_once_start_it_once() -> None:
 
 
 async def test_a_store_that_fails_for_a_while_delays_a_job_and_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bb.engine.scheduler.LOOK", 0.02)
+    monkeypatch.setattr("bb.engine.runs.scheduler.LOOK", 0.02)
     store = MockStore()
     time = Timetable(store)
     app = time.app(later(bb.At(time.soon(minutes=1), time.agent("a")), id="f"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bb
-from bb.engine.segment import PROPOSED, is_filled
+from bb.engine.steps.segment import PROPOSED, is_filled
 from bb.errors import Denied, InvalidValue, OpFailed, Throttled
 from bb.flows.expressions import Format, Var
 from bb.flows.tree import AiSegment, Bind, Each, Return, Throttle

@@ -13,12 +13,12 @@ from attrs import evolve
 
 import bb
 from bb.codec import Codec, Types
-from bb.engine import mailbox, session_rows
-from bb.engine.mailbox import answer, deliver
+from bb.engine.memory import mailbox, session_rows
+from bb.engine.memory.mailbox import answer, deliver
+from bb.engine.memory.session_memory import SessionMemory, drop_session, parked_runs, run_gone
+from bb.engine.memory.session_rows import SessionRows, no_lease
 from bb.engine.outcome import Delivery
-from bb.engine.session_memory import SessionMemory, drop_session, parked_runs, run_gone
-from bb.engine.session_rows import SessionRows, no_lease
-from bb.engine.sessions import Sessions
+from bb.engine.runs.sessions import Sessions
 from bb.errors import NotWaiting
 from bb.log.mailbox import Event, Mailbox
 from bb.log.rows import Named, Row, Sealed, Wait, decode_row, encode_row, fold_rows

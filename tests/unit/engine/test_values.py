@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from bb.engine.values import calls_in, coerce, evaluate, is_true, parse
+from bb.engine.values.evaluation import calls_in, coerce, evaluate, is_true, parse
 from bb.errors import InvalidValue, NotSavable, Unbound
 from bb.flows.expressions import Expr, Field, Format, List_, Lit, Obj, Parse, Var, as_value
 from bb.flows.nodes import AiSegment, Call, Peek

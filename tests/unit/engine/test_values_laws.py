@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bb.engine.values import calls_in, coerce, evaluate, is_true, parse
+from bb.engine.values.evaluation import calls_in, coerce, evaluate, is_true, parse
 from bb.errors import BBError, InvalidValue, Unbound
 from bb.flows.expressions import (
     OPERATORS,

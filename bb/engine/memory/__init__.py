@@ -1,0 +1,1 @@
+"""What runs and sessions remember: readers and writers of their streams."""

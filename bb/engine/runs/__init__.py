@@ -1,0 +1,1 @@
+"""Runs from their admission to their end, and all that starts, ends or watches them."""

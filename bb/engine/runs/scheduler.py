@@ -1,0 +1,329 @@
+"""`Scheduler`: puts on record what triggers are to start, and starts it: at its time, or when it is called."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Final, assert_never
+
+from attrs import evolve
+
+from bb.cron import next_time
+from bb.engine.frame.run import Reached
+from bb.engine.outcome import Fired, JobInfo
+from bb.engine.plan import Plan
+from bb.engine.runs.ask import Ask
+from bb.engine.runs.runner import Runner
+from bb.errors import BBError, UnknownWebhook, WiringError
+from bb.flows.tree import At, Every, Trigger, Webhook
+from bb.ids import fresh_id
+from bb.log import load_given, millis, moment, run_stream
+from bb.log.jobs import Job
+from bb.log.rows import Armed, Dropped, Row
+from bb.log.rows import Fired as Ticked
+from bb.log.streams import JOBS, job_stream
+from bb.logs import error, warning
+from bb.trace import Event
+
+LOOK: Final = 30.0  # seconds between looks for what other processes have scheduled, and at the time of day
+_ROUND: Final = re.compile(r"[#@]\d+")  # of a loop, or an attempt; no id holds these signs
+
+
+class Scheduler:
+    """The jobs of one store, as one app sees them; it starts those of the flows that are registered with it."""
+
+    def __init__(self, runner: Runner, bodies: Mapping[str, Plan], take: Callable[[Ask], None]) -> None:
+        """`bodies` are the plans of what triggers start, by their place; `take` runs what is on record, in its turn."""
+        self._runner = runner
+        self._store = runner.store
+        self._codec = runner.codec
+        self._clock = runner.clock
+        self._bodies = bodies
+        self._take = take
+        self._known: dict[str, tuple[int, bytes, Job]] = {}
+        self._told: set[str] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        self._due: int | None = None
+        self._news = asyncio.Event()
+
+    # --- scheduling ---
+
+    async def schedule(self, reached: Reached) -> str:
+        """Put on record what a trigger is to start, before the run goes on; gives the id of the job.
+
+        Raises:
+            WiringError: its flow is not registered, or is another one by now.
+            StoreError: it was not recorded.
+        """
+        plan = self._bodies.get(_ROUND.sub("", reached.path))
+        if plan is None or plan.cause is None or plan.cause.trigger != reached.trigger:
+            raise WiringError(
+                f"{reached.trigger.kind} stands in a flow that is not registered",
+                path=reached.path,
+                remedy="register the flow: what a trigger starts later is found by the flow's id and the place in it",
+            )
+        job_id = _job_id(reached)
+        row = self._row(reached)
+
+        def missing(job: Job) -> list[Row]:
+            known = job.armed
+            if known is None:
+                return [row]
+            if row.kind == At.kind or (row.run, row.at) in job.heard:
+                return []
+            same = (known.path, known.spec, known.given) == (row.path, row.spec, row.given)
+            return [] if same and job.over is None else [row]
+
+        await self._runner.sessions.rows("").change(job_stream(job_id), Job, missing)
+        if row.due is not None:
+            self.wake(row.due)
+        return job_id
+
+    def _row(self, reached: Reached) -> Armed:
+        now = self._clock.now()
+        due: int | None
+        match reached.trigger:
+            case Every(cron=cron, tz=tz):
+                due, spec = millis(next_time(cron, tz, now)), (cron,) if tz is None else (cron, tz)
+            case At(when=when):
+                due = millis(when)
+                spec = (str(due),)
+            case Webhook(id=id):
+                due, spec = None, (id,)
+            case unreachable:
+                assert_never(unreachable)
+        run = "" if reached.starting else reached.run_id
+        return Armed(reached.trigger.kind, reached.path, run, millis(now), due, spec, reached.given)
+
+    # --- starting what is due ---
+
+    async def keep(self) -> None:
+        """Start what comes due, until this is cancelled."""
+        self._loop, self._pid, self._news = asyncio.get_running_loop(), os.getpid(), asyncio.Event()
+        try:
+            while True:
+                self._news.clear()
+                self._due = None  # what is scheduled while this looks may not be seen
+                self._due = due = await self._start_due()
+                waits = [asyncio.ensure_future(self._news.wait()), asyncio.ensure_future(asyncio.sleep(LOOK))]
+                if due is not None:
+                    waits.append(asyncio.ensure_future(self._until(due)))
+                try:
+                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for wait in waits:
+                        wait.cancel()
+        finally:
+            self._loop = None
+
+    async def _until(self, due: int) -> None:
+        while (seconds := (moment(due) - self._clock.now()).total_seconds()) > 0:
+            await self._clock.sleep(seconds)
+
+    def wake(self, due: int | None = None) -> None:
+        """Look again, unless that happens anyway before `due`; from any thread."""
+        loop, next = self._loop, self._due
+        if loop is None or self._pid != os.getpid():
+            return
+        if due is None or next is None or due < next:
+            with contextlib.suppress(RuntimeError):  # it was closed just now
+                loop.call_soon_threadsafe(self._news.set)
+
+    async def _start_due(self) -> int | None:
+        """Start what is due; gives when the next comes due, among those that could be started here."""
+        try:
+            jobs = await self._jobs()
+        except Exception as problem:
+            warning("looking for jobs that are due failed", error=str(problem))
+            return None
+        later: list[int] = []
+        for job_id, job in jobs.items():
+            if job.due is None:
+                continue
+            try:
+                due = await self._start(job_id, job)
+            except Exception as problem:  # one that cannot be started never stops the others
+                error("a job could not be started", job=job_id, error=str(problem))
+                continue
+            if due is not None:
+                later.append(due)
+        return min(later, default=None)
+
+    async def _start(self, job_id: str, job: Job) -> int | None:
+        """Start a job if it is due; gives when it comes due next.
+
+        It is on record as a run, under an id that only this tick has, before the job is set to its next time. So whoever
+        comes in between, after a crash or from another process, finds that run, and starts no other.
+        """
+        armed, due = job.armed, job.due
+        assert armed is not None
+        assert due is not None
+        now = self._clock.now()
+        if millis(now) < due:
+            return due
+        plan = self._plan(job_id, armed)
+        if plan is None:
+            return None
+        ask = self._ask(plan, armed, f"{job_id}:{due}")
+        new = await self._runner.record_new(ask)
+        ticked = Ticked(ask.run_id, millis(now), due, self._next(plan))
+        rows = self._runner.sessions.rows("")
+        job = await rows.change(job_stream(job_id), Job, lambda state: [ticked] if state.due == due else [])
+        if new:
+            self._emit(ask, armed)
+            self._take(ask)
+        return job.due
+
+    def _next(self, plan: Plan) -> int | None:
+        """When a trigger comes due again: ticks that were missed are one, and that one has just been started."""
+        trigger = plan.cause.trigger if plan.cause is not None else None
+        if not isinstance(trigger, Every):
+            return None
+        return millis(next_time(trigger.cron, trigger.tz, self._clock.now()))
+
+    def _plan(self, job_id: str, armed: Armed) -> Plan | None:
+        plan = self._bodies.get(_ROUND.sub("", armed.path))
+        cause = plan.cause if plan is not None else None
+        if cause is not None and cause.trigger.kind == armed.kind:
+            return plan
+        if job_id not in self._told:
+            self._told.add(job_id)
+            warning("a job waits for its flow to be registered", job=job_id, path=armed.path)
+        return None
+
+    def _ask(self, plan: Plan, armed: Armed, run_id: str) -> Ask:
+        given = load_given(armed.given, self._codec)
+        return Ask(
+            plan=plan,
+            input=given.input,
+            params=given.params,
+            symbols=given.symbols,
+            depth=given.depth,
+            run_id=run_id,
+            origin="job",
+            detach=True,
+        )
+
+    def _emit(self, ask: Ask, armed: Armed) -> None:
+        tracer = self._runner.walker.tracer
+        if tracer is None:
+            return
+        flow = armed.path.partition("/")[0]
+        try:
+            tracer.event(Event("job.fired", ask.run_id, armed.path, self._clock.now(), flow, detail=armed.kind))
+        except Exception as problem:
+            warning("a tracer failed", error=repr(problem), kind="job.fired", run_id=ask.run_id)
+
+    # --- calls from outside ---
+
+    async def call(self, id: str, body: bytes, headers: Iterable[tuple[str, str]]) -> Fired:
+        """Start the body of a webhook. What it delivers is waited for; else it is enough that it is on record.
+
+        Raises:
+            UnknownWebhook: none of that id waits to be called.
+            StoreError: the call was not recorded.
+            BBError: the body was to answer, and failed.
+        """
+        job_id = _hashed(Webhook.kind, id)
+        job = await self._runner.sessions.rows("").read(job_stream(job_id), Job())
+        armed = job.armed if job.over is None else None
+        plan = self._bodies.get(_ROUND.sub("", armed.path)) if armed is not None else None
+        if armed is None or plan is None:
+            raise UnknownWebhook(
+                f"no webhook {id!r} waits to be called",
+                remedy="run a flow that reaches it, or give it to app.on_start; its flow has to be registered",
+            )
+        metadata: dict[str, object] = {}
+        for name, value in headers:
+            metadata.setdefault(name, value)
+        ask = self._ask(plan, armed, f"{job_id}:{fresh_id()}")
+        assert ask.input is not None
+        ask = evolve(ask, input=evolve(ask.input, payload=bytes(body), metadata=metadata))
+        await self._runner.record_new(ask)
+        self._emit(ask, armed)
+        if not plan.responds:
+            self._take(ask)
+            return Fired(ask.run_id)
+        outcome = await self._runner.outcome(evolve(ask, input=None))
+        return Fired(ask.run_id, outcome.answer)
+
+    # --- looking at jobs ---
+
+    async def jobs(self) -> list[JobInfo]:
+        """The jobs that wait, by the time they come due; those that are called last."""
+        found = [_info(job_id, job.armed, job.due) for job_id, job in (await self._jobs()).items() if job.armed]
+        return sorted(found, key=lambda info: (info.next is None, info.next, info.id))
+
+    async def unschedule(self, job_id: str) -> bool:
+        """Take a job off; whether there was one."""
+        now = millis(self._clock.now())
+        there = False
+
+        def missing(job: Job) -> list[Row]:
+            nonlocal there
+            waits = job.armed is not None and job.over is None
+            there |= waits
+            return [Dropped(now)] if waits else []
+
+        await self._runner.sessions.rows("").change(job_stream(job_id), Job, missing)
+        return there
+
+    async def prune(self, retention: timedelta) -> None:
+        """Drop what is over. What an app started with is kept: the next start must not find it new."""
+        for info in await self._store.list(JOBS):
+            job = await self._read(info.name)
+            armed = job.armed
+            if job.over is None or armed is None or (armed.kind == At.kind and not armed.run):
+                continue
+            old = self._clock.now() - moment(job.over) > retention
+            if old and not await self._store.read(run_stream(armed.run)):  # a run that is kept may come by again
+                await self._store.delete(info.name)
+
+    async def _jobs(self) -> dict[str, Job]:
+        """What waits, by the id of the job. What has not changed since it was last looked at is not read again."""
+        known, self._known = self._known, {}
+        for info in await self._store.list(JOBS):
+            try:
+                length, last, job = known.get(info.name, (0, b"", Job()))
+                if (length, last) != (info.length, info.last):
+                    job = await self._read(info.name)
+                self._known[info.name] = (info.length, info.last, job)
+            except BBError as problem:
+                error("a job cannot be read", job=info.name, error=str(problem))
+        waiting = {name: job for name, (_, _, job) in self._known.items() if job.armed and job.over is None}
+        return {name.removeprefix(JOBS): job for name, job in waiting.items()}
+
+    async def _read(self, stream: str) -> Job:
+        return await self._runner.sessions.rows("").read(stream, Job())
+
+
+def _info(job_id: str, armed: Armed, due: int | None) -> JobInfo:
+    return JobInfo(job_id, armed.path.partition("/")[0], armed.kind, armed.path, None if due is None else moment(due))
+
+
+def _job_id(reached: Reached) -> str:
+    """What makes two reachings of triggers the same job."""
+    trigger: Trigger = reached.trigger
+    match trigger:
+        case Webhook(id=id):
+            return _hashed(trigger.kind, id)
+        case Every():
+            return _hashed(trigger.kind, reached.path)
+        case At(when=when) if reached.starting:
+            return _hashed(trigger.kind, reached.path, str(millis(when)))
+        case At():
+            return _hashed(trigger.kind, reached.path, reached.run_id, str(reached.began))
+        case unreachable:
+            assert_never(unreachable)
+
+
+def _hashed(kind: str, *parts: str) -> str:
+    # paths are longer than an id may be
+    return f"{kind}:{hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()}"

@@ -1,0 +1,89 @@
+"""The sessions of one app: their memory in the store, and that of flows that are not durable in the process.
+
+What keeps and finds the rows of a session is loaded when the first one is needed; most programs never do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from bb.clock import Clock
+from bb.codec import Codec
+from bb.log import History
+from bb.stores.base import Lease, Store
+from bb.stores.memory import MemStore
+
+if TYPE_CHECKING:
+    from bb.engine.frame.run import Run
+    from bb.engine.memory.session_memory import SessionMemory
+    from bb.engine.memory.session_rows import SessionRows, Turns
+
+
+class Sessions:
+    """Opens what runs share; nobody holds anything for a session of which no run is in memory."""
+
+    def __init__(self, store: Store, codec: Codec, clock: Clock) -> None:
+        self._store = store
+        self._codec = codec
+        self._clock = clock
+        self._process = MemStore()
+        self._turns: Turns = WeakValueDictionary()
+
+    def rows(self, session_id: str) -> SessionRows:
+        """The rows of a session, for who is no run."""
+        from bb.engine.memory.session_rows import SessionRows
+
+        return SessionRows(self._store, self._codec, self._clock, session_id, turns=self._turns)
+
+    def open(self, run: Run, durable: bool) -> SessionMemory:
+        """The memory of a run's session: in the store for what is durable, else for as long as the process lives."""
+        from bb.engine.memory.session_memory import SessionMemory
+        from bb.engine.memory.session_rows import no_lease
+
+        store = self._store if durable else self._process
+        lease = run.lease if durable else no_lease
+        return SessionMemory(
+            store, self._codec, self._clock, run.session_id, run.run_id, lease, store.holder, self._turns
+        )
+
+    async def end(self, run: Run) -> None:
+        """A run is over: what it kept in the process for itself alone goes with it."""
+        if run.used_process_memory and not run.has_session:
+            from bb.engine.memory.session_memory import drop_session
+
+            await drop_session(self._process, run.session_id)
+
+    async def close(self, history: History, lease: Lease | None, *, over: bool, waits: bool = False) -> None:
+        """A run waits no longer; with `over` it is dropped, and a session of its own with it.
+
+        `waits` says that its flow can wait: its event may have been there already, so that it took it and never parked.
+        """
+        if history.started is None or not (history.legs or over or waits):
+            return
+        from bb.engine.memory.mailbox import leave_all
+        from bb.engine.memory.session_memory import drop_session, run_gone
+        from bb.engine.memory.session_rows import SessionRows
+
+        session_id = history.started.session
+        dropped = over and session_id == history.run_id
+        rows = SessionRows(self._store, self._codec, self._clock, session_id, lambda: lease, self._turns)
+        if not dropped:
+            await leave_all(rows, history.run_id, over=over)
+        if history.legs:
+            await run_gone(rows, history.run_id)
+        if dropped:
+            await drop_session(self._store, session_id)
+
+    async def has_come(self, session_id: str, source: str, run_id: str) -> bool:
+        """Whether the event that a parked run waits for is here."""
+        from bb.engine.memory.mailbox import has_come
+
+        return await has_come(self.rows(session_id), source, run_id)
+
+    async def drop(self, session_id: str) -> None:
+        """Forget everything that runs shared in a session."""
+        from bb.engine.memory.session_memory import drop_session
+
+        await drop_session(self._store, session_id)
+        await drop_session(self._process, session_id)

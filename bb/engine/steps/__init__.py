@@ -1,0 +1,1 @@
+"""The interpreter: what each kind of node does."""

@@ -1,0 +1,1 @@
+"""What the expressions of a flow come to."""
