@@ -14,7 +14,7 @@ from bb.agents.chat import ModelChat
 from bb.agents.reply import ModelReply
 from bb.agents.tool import Tool
 from bb.agents.turn import Turn
-from bb.app import RESUME, App, run, run_sync
+from bb.app import RESUME, App
 from bb.check import Problem, check
 from bb.clock import Clock, SystemClock
 from bb.engine.outcome import Delivery, Fired, JobInfo, Outcome, RunInfo, SessionTurn
@@ -127,6 +127,7 @@ from bb.ops import Catalogue, Op, Viewed, op
 from bb.place import idempotency_key, spent
 from bb.policy import AllowAll, Approval, Approver, AskOnTerminal, ByRisk, Decision, DenyAll, Policy, Proposed
 from bb.redaction import redact
+from bb.running import run, run_sync
 from bb.schema import Doc, Schema
 from bb.stores.base import Lease, Store, StreamInfo
 from bb.stores.memory import MemStore

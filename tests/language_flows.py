@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, cast
 from hypothesis import strategies as st
 
 from bb.agents.agent import Agent
+from bb.flows.control import BACKOFFS, Backoff
 from bb.flows.expressions import (
     OPERATORS,
     PARSE_AS,
@@ -33,7 +34,6 @@ from bb.flows.expressions import (
     Var,
 )
 from bb.flows.names import RESERVED
-from bb.flows.nodes import BACKOFFS, Backoff
 from bb.flows.options import DurableOptions
 from bb.flows.tree import (
     TRIGGERS,

@@ -22,7 +22,8 @@ from bb.flows.types import as_text
 from bb.record import Record
 
 if TYPE_CHECKING:
-    from bb.flows.nodes import AiSegment, Call, Peek
+    from bb.flows.calls import AiSegment, Call
+    from bb.flows.durability import Peek
 
 ParseAs: TypeAlias = Literal["f64", "i64", "bool", "json", "string", "form"]
 PARSE_AS: Final[tuple[str, ...]] = get_args(ParseAs)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
 
 from bb.errors import WiringError
+from bb.flows.calls import AiSegment, Call
+from bb.flows.durability import Peek
 from bb.flows.expressions import Built, Expr, Field, Operator, Var, as_value
-from bb.flows.nodes import AiSegment, Call, Peek
 
 T = TypeVar("T")
 

@@ -2,8 +2,9 @@
 
     AnyFlow = Body | Trigger | NamedFlow | DurableFlow
 
-`Body` are the kinds that can be named: those that speak (`bb.flows.groups`), `Chain`, and the nodes (`bb.flows.nodes`). A
-`Trigger` (`bb.flows.triggers`) has neither an id nor a model: what it starts later has its own.
+`Body` are the kinds that can be named: those that speak (`bb.flows.groups`), `Chain`, and the nodes (`bb.flows.calls`,
+`bb.flows.control`, `bb.flows.durability`). A `Trigger` (`bb.flows.triggers`) has neither an id nor a model: what it starts
+later has its own.
 """
 
 from __future__ import annotations
@@ -12,34 +13,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias, assert_never
 
 from bb.flows.base import Chain, DurableFlow, NamedFlow, Param, body_of, flow_id, segment, slot
+from bb.flows.calls import AiSegment, Call
+from bb.flows.control import Assert, Bind, Each, Emit, Repeat, Retry, Return, Run, Timeout, Try, Unless, When, WithTools
+from bb.flows.durability import Await, Checkpoint, Debounce, Memo, Once, Peek, Saga, Scope, Step, Throttle
 from bb.flows.groups import All, Flow, Group, Notify, One, Respond, Select, Send
-from bb.flows.nodes import (
-    AiSegment,
-    Assert,
-    Await,
-    Bind,
-    Call,
-    Checkpoint,
-    Debounce,
-    Each,
-    Emit,
-    Memo,
-    Once,
-    Peek,
-    Repeat,
-    Retry,
-    Return,
-    Run,
-    Saga,
-    Scope,
-    Step,
-    Throttle,
-    Timeout,
-    Try,
-    Unless,
-    When,
-    WithTools,
-)
 from bb.flows.triggers import TRIGGERS, At, Every, Trigger, Webhook, gathered, takes_rest
 
 Body: TypeAlias = (

@@ -14,9 +14,11 @@ from attrs import NOTHING, Attribute, fields, frozen
 from bb.agents.agent import Agent
 from bb.errors import BBError
 from bb.flows.base import DurableFlow, NamedFlow, Param, body_of, flow_id
+from bb.flows.calls import AiSegment, Call
+from bb.flows.control import BACKOFFS, Bind
+from bb.flows.durability import Await, Memo, Peek, Step
 from bb.flows.expressions import EXPRESSIONS, OPERATORS, PARSE_AS
 from bb.flows.groups import All, Group, Notify, One, Select
-from bb.flows.nodes import BACKOFFS, AiSegment, Await, Bind, Call, Memo, Peek, Step
 from bb.flows.options import DurableOptions
 from bb.flows.tree import KINDS, TRIGGERS, AnyFlow, Webhook, build
 from bb.wire.literals import LITERAL

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from bb.errors import InvalidWire
-from bb.flows.nodes import Emit
+from bb.flows.control import Emit
 from bb.wire import from_wire, schema, to_wire
 from tests.language_flows import LITERALS, SYMBOLS, Draw, any_flow, any_value
 

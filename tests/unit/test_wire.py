@@ -16,11 +16,9 @@ from hypothesis import given, settings
 from jsonschema import Draft202012Validator
 
 from bb.agents.agent import Agent
+from bb.flows.control import Emit
 from bb.flows.expressions import EXPRESSIONS, Lit
 from bb.flows.groups import Flow, Notify
-from bb.flows.nodes import (
-    Emit,
-)
 from bb.flows.tree import KINDS, AnyFlow, Body, body_of
 from bb.identity import signature
 from bb.wire import from_wire, schema, to_wire

@@ -14,19 +14,11 @@ from attrs import frozen
 from bb.agents.agent import Agent
 from bb.errors import InvalidWire, WiringError
 from bb.flows.base import DurableFlow
+from bb.flows.calls import Call
+from bb.flows.control import Emit, Repeat, Unless, When
+from bb.flows.durability import Checkpoint, Memo, Saga, Step
 from bb.flows.expressions import Expr, Field, Obj
 from bb.flows.groups import Flow, Notify
-from bb.flows.nodes import (
-    Call,
-    Checkpoint,
-    Emit,
-    Memo,
-    Repeat,
-    Saga,
-    Step,
-    Unless,
-    When,
-)
 from bb.flows.options import DurableOptions
 from bb.flows.tree import AnyFlow
 from bb.messages import Usage

@@ -9,35 +9,11 @@ from jsonschema import Draft202012Validator
 
 from bb.agents.agent import Agent
 from bb.flows.base import NamedFlow, Param
+from bb.flows.calls import AiSegment, Call
+from bb.flows.control import Assert, Bind, Each, Emit, Repeat, Retry, Return, Run, Timeout, Try, Unless, When, WithTools
+from bb.flows.durability import Await, Checkpoint, Debounce, Memo, Once, Peek, Saga, Scope, Step, Throttle
 from bb.flows.expressions import Expr, Field, Format, List_, Lit, Obj, Parse, Valued, Var
 from bb.flows.groups import All, Flow, Group, Notify, One, Respond, Select
-from bb.flows.nodes import (
-    AiSegment,
-    Assert,
-    Await,
-    Bind,
-    Call,
-    Checkpoint,
-    Debounce,
-    Each,
-    Emit,
-    Memo,
-    Once,
-    Peek,
-    Repeat,
-    Retry,
-    Return,
-    Run,
-    Saga,
-    Scope,
-    Step,
-    Throttle,
-    Timeout,
-    Try,
-    Unless,
-    When,
-    WithTools,
-)
 from bb.flows.tree import AnyFlow
 from bb.flows.triggers import At, Every, Webhook
 from bb.wire import schema

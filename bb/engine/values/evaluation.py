@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from bb.engine.values.operators import LONGEST, is_true, one, two
 from bb.engine.values.parsing import coerce, parse
 from bb.errors import InvalidValue, Unbound
+from bb.flows.calls import AiSegment, Call
+from bb.flows.durability import Peek
 from bb.flows.expressions import UNARY, Expr, Field, Format, List_, Lit, Obj, Parse, Var
-from bb.flows.nodes import AiSegment, Call, Peek
 from bb.plain import in_short, text_of
 
 if TYPE_CHECKING:

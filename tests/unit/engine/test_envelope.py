@@ -16,8 +16,8 @@ import bb
 from bb.engine.frame.envelope import Envelope, OpResult, arguments_of
 from bb.engine.values.evaluation import evaluate
 from bb.errors import Denied, Fatal, Interrupted, OpFailed, WiringError, is_fatal
+from bb.flows.calls import Call
 from bb.flows.expressions import Lit, Obj, Var
-from bb.flows.nodes import Call
 from bb.ops import Op, Viewed, catalogue, op
 from bb.policy import AllowAll, Approval, ByRisk, Decision, DenyAll, Policy
 

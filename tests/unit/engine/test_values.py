@@ -13,8 +13,9 @@ import pytest
 
 from bb.engine.values.evaluation import calls_in, coerce, evaluate, is_true, parse
 from bb.errors import InvalidValue, NotSavable, Unbound
+from bb.flows.calls import AiSegment, Call
+from bb.flows.durability import Peek
 from bb.flows.expressions import Expr, Field, Format, List_, Lit, Obj, Parse, Var, as_value
-from bb.flows.nodes import AiSegment, Call, Peek
 from bb.flows.refs import negate, optional, ref
 
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from bb.engine.values.evaluation import calls_in, coerce, evaluate, is_true, parse
 from bb.errors import BBError, InvalidValue, Unbound
+from bb.flows.calls import Call
+from bb.flows.durability import Peek
 from bb.flows.expressions import (
     OPERATORS,
     PARSE_AS,
@@ -25,7 +27,6 @@ from bb.flows.expressions import (
     Valued,
     Var,
 )
-from bb.flows.nodes import Call, Peek
 from bb.plain import text_of
 from tests.unit.codec_values import VALUES, same
 
