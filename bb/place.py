@@ -7,12 +7,35 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, Token
 from typing import Protocol, TypeVar
 
-from attrs import frozen
+from attrs import define, frozen
 
 from bb.errors import WiringError
-from bb.messages import Usage
+from bb.messages import NO_USAGE, Usage
 
 T = TypeVar("T")
+
+
+@define(eq=False)
+class Work:
+    """An ask, tool run or step while it is being done: what a trace tells of it."""
+
+    name: str
+    """Of the model, the tool or the step."""
+    provider: str = ""
+    """Who provides the model, where it says so."""
+    usage: Usage = NO_USAGE
+    """What was billed for it so far."""
+    error: str = ""
+    """The class of an error that became a result."""
+    clock: Callable[[], float] | None = None
+    """Where it is traced: tells seconds until something is heard."""
+    heard: float | None = None
+    """When by that clock the first piece of an answer came."""
+
+    def hear(self) -> None:
+        """Note that a piece of an answer came."""
+        if self.clock is not None:
+            self.heard, self.clock = self.clock(), None
 
 
 class Ledger(Protocol):
@@ -21,11 +44,14 @@ class Ledger(Protocol):
     Outside a durable flow it remembers nothing and only runs them.
     """
 
-    async def entry(self, kind: str, name: str, request: object, run: Callable[[], Awaitable[T]]) -> T:
+    async def entry(
+        self, kind: str, name: str, request: object, run: Callable[[], Awaitable[T]], work: Work | None = None
+    ) -> T:
         """The recorded result of this request, or that of `run()`, recorded before it is handed on.
 
         `kind` is "ask", "tool" or "step". Equal requests of one kind and name are told apart by their order. The result must
-        be savable, and what is handed on is always the stored value decoded.
+        be savable, and what is handed on is always the stored value decoded. `work` is what `run` tells of itself, by default
+        only `name`.
 
         Raises:
             Closed: the handler has returned.

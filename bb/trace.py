@@ -23,6 +23,18 @@ EventKind: TypeAlias = Literal[
     "flow.end",
     "flow.cached",
     "flow.error",
+    "model.start",
+    "model.end",
+    "model.error",
+    "model.cached",
+    "tool.start",
+    "tool.end",
+    "tool.error",
+    "tool.cached",
+    "step.start",
+    "step.end",
+    "step.error",
+    "step.cached",
     "select",
     "select.enter",
     "select.none",
@@ -58,7 +70,7 @@ class Event:
     """One thing that happened.
 
     `flow` is the nearest id, `path` the place, `attempt` counts from 1 within the run, `detail` depends on the kind,
-    `dur_ns` is a duration in nanoseconds (0 when the kind has none).
+    `dur_ns` is a duration in nanoseconds (0 when the kind has none). What a field does not apply to, leaves it empty.
     """
 
     kind: EventKind
@@ -70,6 +82,14 @@ class Event:
     detail: str = ""
     dur_ns: int = 0
     usage: Usage | None = None
+    error: str = ""
+    """The class of the error that ended a run or one try at it, a call of a model, a tool or a step."""
+    entry: str = ""
+    """Which call of a model, tool or step of a handler it is: the same from its start to its end, and in a replay."""
+    provider: str = ""
+    """Who provides the model that is called, where it says so."""
+    first_ns: int = 0
+    """How long a model took for the first piece of text, in nanoseconds."""
 
 
 class Tracer(Protocol):
@@ -158,8 +178,12 @@ def fields(event: Event) -> dict[str, object]:
         out["flow"] = event.flow
     if event.detail:
         out["detail"] = event.detail
-    if event.dur_ns:
-        out["dur_ns"] = event.dur_ns
+    for name in ("error", "entry", "provider"):
+        if said := getattr(event, name):
+            out[name] = said
+    for name in ("dur_ns", "first_ns"):
+        if took := getattr(event, name):
+            out[name] = took
     if event.usage is not None and event.usage.total:
         out["usage"] = {
             "input": event.usage.input,

@@ -28,8 +28,8 @@ from bb.errors import (
     is_fatal,
 )
 from bb.messages import Message, Request, ToolCall, ToolResult, ToolSpec, Usage
-from bb.models.base import Model, ModelRequest
-from bb.place import Ledger
+from bb.models.base import Model, ModelRequest, named
+from bb.place import Ledger, Work
 from bb.redaction import redacted
 
 T = TypeVar("T", default=str)
@@ -266,18 +266,24 @@ class ModelChat(Generic[T]):
     async def _answer(self, request: ModelRequest, feed: Feed) -> Answer:
         """The whole answer, from the ledger if it is there; checked before it is recorded: a bad one is asked anew."""
         model = cast(Model, self._model)
+        work = Work(*named(model))
+
+        def say(text: str) -> None:
+            work.hear()
+            feed.say(text)
 
         def bill(usage: Usage) -> None:
+            work.usage = usage
             feed.bill(usage)
             self._ledger.spend(usage)
 
         async def run() -> Answer:
-            answer = await collect(model, request, feed.say, bill)
+            answer = await collect(model, request, say, bill)
             if not answer.message.calls:
                 self._read(answer)
             return answer
 
-        return await self._ledger.entry("ask", self._agent.name or "", _fingerprint(request), run)
+        return await self._ledger.entry("ask", self._agent.name or "", _fingerprint(request), run, work)
 
     def _ask_live(self, request: ModelRequest) -> ModelReply[T]:
         feed = Feed()
@@ -316,15 +322,18 @@ class ModelChat(Generic[T]):
             raise SchemaMismatch(error.message, flow=self._flow, path=self._path) from error
 
     async def _run(self, tool: Tool, call: ToolCall) -> ToolResult:
+        work = Work(tool.name)
+
         async def run() -> ToolResult:
             try:
                 return call.result(await tool.run(call))
             except Exception as error:
                 if _propagates(error):
                     raise
+                work.error = type(error).__name__
                 return call.result(redacted(str(error) or type(error).__name__), is_error=True)
 
-        result = await self._ledger.entry("tool", tool.name, (call.name, call.input), run)
+        result = await self._ledger.entry("tool", tool.name, (call.name, call.input), run, work)
         return evolve(result, call_id=call.id)
 
     def _check(self) -> None:

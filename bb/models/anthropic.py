@@ -31,6 +31,9 @@ class AnthropicModel:
     `client` is used as it is, in every event loop, and never closed.
     """
 
+    provider: Final = "anthropic"
+    """What traces call the provider, whichever server it is."""
+
     def __init__(
         self,
         name: str,

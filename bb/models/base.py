@@ -34,7 +34,10 @@ class ModelRequest:
 
 
 class Model(Protocol):
-    """Anything that answers a chat. Compare models by identity: they do not count in the identity of a flow."""
+    """Anything that answers a chat. Compare models by identity: they do not count in the identity of a flow.
+
+    Traces call a model by its `name` and its `provider`, if it has such attributes, else by its class.
+    """
 
     def stream(self, request: ModelRequest, /) -> AsyncIterator[Chunk]:
         """The answer, chunk by chunk; tool calls come whole.
@@ -43,6 +46,15 @@ class Model(Protocol):
             UpstreamError: the provider failed.
         """
         ...
+
+
+def named(model: Model) -> tuple[str, str]:
+    """What a trace calls a model, and who provides it ("" when it does not say)."""
+    name, provider = getattr(model, "name", None), getattr(model, "provider", None)
+    return (
+        name if isinstance(name, str) and name else type(model).__name__,
+        provider if isinstance(provider, str) else "",
+    )
 
 
 def check_model(model: object) -> None:

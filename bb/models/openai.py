@@ -35,6 +35,9 @@ class OpenAIModel:
     `report_usage=False` is for servers that refuse to be asked for token counts while streaming.
     """
 
+    provider: Final = "openai"
+    """What traces call the provider, whichever server it is."""
+
     def __init__(
         self,
         name: str,

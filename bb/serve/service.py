@@ -270,7 +270,8 @@ class Service:
             log_error("a run cannot be followed any more", run_id=run_id, error=str(error))
 
     def _frame(self, position: int, event: Event, run_id: str) -> Frame:
-        told = fields(evolve(event, run_id=run_id, detail=self._detail(event)))
+        error = event.error if self._debug else ""
+        told = fields(evolve(event, run_id=run_id, detail=self._detail(event), error=error))
         return Frame(dumps(told), event.kind, f"{run_id}:{position}")
 
     def _detail(self, event: Event) -> str:

@@ -112,6 +112,7 @@ async def test_a_failure_is_an_event_and_quotes_the_error_only_to_developers(deb
     async with asgi(app.asgi(debug=debug)) as http:
         told = (await http.get("/v1/runs/r/events")).text
     assert kinds_of(told) == ["run.start", "run.retry", "run.end"] and ("secret" in told) is debug
+    assert ("AgentFailed" in told) is debug
 
 
 async def test_a_run_that_is_dropped_while_it_is_followed_ends_the_stream() -> None:

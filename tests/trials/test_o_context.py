@@ -10,9 +10,16 @@ from typing import Any
 
 import pytest
 import structlog
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import bb
+from bb.testing import ManualClock
 from tests.trials.kit import Disk, Hold, Work, contents, cut_off
+from tests.wires.server import Answer, error, openai, serving
 
 SECRET = "sk-live-0123456789abcdef"
 
@@ -166,3 +173,37 @@ async def test_trial_O5_the_program_around_a_run_is_not_stored(disk: Disk) -> No
     stored = b"".join(record for records in (await contents(app.store)).values() for record in records)
 
     assert b"hunter2" not in stored and b"system prompt" not in stored and b"answer" in stored
+
+
+async def test_trial_O4_no_span_or_metric_holds_a_key_of_a_provider_also_when_a_call_is_tried_again(disk: Disk) -> None:
+    spans, metrics = InMemorySpanExporter(), InMemoryMetricReader()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    tracer = bb.OpenTelemetryTracer(provider, MeterProvider(metric_readers=[metrics]))
+    quoting = f"Incorrect API key provided: {SECRET}"
+
+    def look(given: dict[str, Any]) -> str:
+        raise LookupError(f"401 for {SECRET}")
+
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        tool = bb.Tool("look", "Looks", {"type": "object"}).on_call(look)
+        reply = await chat.add(f"use {SECRET}").with_tools(tool).resolve()
+        await turn.step(f"log in with {SECRET}", lambda: None)
+        turn.reply(reply.text)
+
+    call = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "look", "arguments": "{}"}}]}
+    answers = [error(500, quoting), Answer(openai(call)), error(503, quoting)]
+    async with serving(*answers, Answer(openai({"content": f"the key is {SECRET}"}))) as wire:
+        model = bb.OpenAIModel("gpt-test", base_url=f"{wire.url}/v1", api_key=SECRET)
+        flow = bb.Flow().with_agent(bb.Agent("a", model=model).on_message(handler)).with_id("a").durable(retries=2)
+        app = disk.app(flow, clock=ManualClock(auto=True), trace=tracer)
+        await app.run("a", f"hi {SECRET}", params={"key": SECRET}, run_id="r")
+        await model.aclose()
+
+    exported = "".join(span.to_json() for span in spans.get_finished_spans())
+    assert [request.headers["authorization"] for request in wire.requests] == [f"Bearer {SECRET}"] * 4
+    assert exported.count('"error.type": "UpstreamError"') == 2 and '"error.type": "LookupError"' in exported
+    assert "bb.run.retry" in exported and "bb.tool.cached" in exported and "step log in with [redacted]" in exported
+    assert SECRET not in exported
+    measured = metrics.get_metrics_data()
+    assert measured is not None and "gpt-test" in measured.to_json() and SECRET not in measured.to_json()

@@ -10,7 +10,10 @@ import pytest
 from bb.codec import Codec, dumps
 from tests.unit.codec_values import VALUES, registry, same
 
-RECORDS = json.loads((Path(__file__).parent.parent / "golden" / "codec_v1.json").read_text(encoding="ascii"))
+GOLDEN = Path(__file__).parent.parent / "golden"
+RECORDS = json.loads((GOLDEN / "codec_v1.json").read_text(encoding="ascii"))
+GROWN = json.loads((GOLDEN / "codec_grown.json").read_text(encoding="ascii"))
+"""What is written now, by class, where a class has got more fields since; what was written before is read all the same."""
 PORTABLE = [value for value in VALUES if not isinstance(value, Path)]
 
 
@@ -24,4 +27,6 @@ def test_the_file_has_a_record_for_each_value() -> None:
 def test_the_first_format(record: object, value: object) -> None:
     codec = Codec(registry())
     assert same(codec.load(record), value)
-    assert dumps(codec.dump(value)) == dumps(record)
+    written = GROWN.get(record.get("c"), record) if isinstance(record, dict) else record
+    assert same(codec.load(written), value)
+    assert dumps(codec.dump(value)) == dumps(written)

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,9 +20,10 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import SpanKind, StatusCode
 
 import bb
+from bb.models.base import named
 from bb.testing import MockStore, ScriptedModel
 from bb.trace import EventKind
 from tests.strategies import Plot, World, plots
@@ -133,11 +134,17 @@ async def test_a_run_its_steps_calls_and_messages_are_spans() -> None:
     await bb.App(trace=seen.tracer).run(flow, "q", run_id="r-1")
 
     assert sent == ["hi"]
-    assert seen.names == ["execute_tool add", "invoke_agent say", "notify f", "invoke_workflow f"]
+    assert seen.names == [
+        "execute_tool add",
+        "chat ScriptedModel",
+        "invoke_agent say",
+        "notify f",
+        "invoke_workflow f",
+    ]
     whole = seen.span("invoke_workflow f")
     assert whole.parent is None
     for step in seen.spans[:-1]:
-        assert is_within(step, whole)
+        assert is_within(step, seen.span("invoke_agent say") if step.name.startswith("chat") else whole)
         assert whole.start_time <= step.start_time <= step.end_time <= whole.end_time  # type: ignore[operator]
         assert step.status.status_code is StatusCode.UNSET
     assert dict(attributes(seen.span("execute_tool add"))) == {
@@ -174,15 +181,192 @@ async def test_a_run_its_steps_calls_and_messages_are_spans() -> None:
 async def test_a_flow_without_an_id_has_no_name_to_tell() -> None:
     seen = Telemetry()
     await bb.App(trace=seen.tracer).run(bb.Flow().with_agent(bb.Agent().with_model(bb.FixedModel("a"))), "q")
-    assert seen.names == ["invoke_agent", "invoke_workflow flow~agents.0"]
-    assert "gen_ai.agent.name" not in attributes(seen.spans[0])
+    assert seen.names == ["chat FixedModel", "invoke_agent", "invoke_workflow flow~agents.0"]
+    assert "gen_ai.agent.name" not in attributes(seen.spans[1])
 
 
 async def test_a_model_stage_is_an_agent() -> None:
     seen = Telemetry()
     stage = bb.Bind("found", bb.AiSegment("Do it", (add,))).next(bb.Return(bb.Var("found"))).with_id("f")
     await bb.App(trace=seen.tracer, model=ScriptedModel("done")).run(stage, "q")
-    assert seen.names == ["invoke_agent f", "invoke_workflow f"]
+    assert seen.names == ["chat ScriptedModel", "invoke_agent f", "invoke_workflow f"]
+
+
+class Named:
+    """A model that says where it comes from."""
+
+    name, provider = "gpt-9", "acme"
+
+    def __init__(self, *pieces: bb.Chunk | Exception, then: asyncio.Event | None = None) -> None:
+        self.pieces = pieces
+        self.then = then
+
+    async def stream(self, request: bb.ModelRequest, /) -> AsyncIterator[bb.Chunk]:
+        for piece in self.pieces:
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+        if self.then is not None:
+            self.then.set()
+            await asyncio.Event().wait()
+
+
+async def test_a_call_of_a_model_is_a_span_in_its_step() -> None:
+    seen = Telemetry()
+    await bb.App(trace=seen.tracer).run(talk("a", Named("hi", SPENT)).with_id("f"), "q", run_id="r-1")
+    call = seen.span("chat gpt-9")
+    assert is_within(call, seen.span("invoke_agent f")) and call.kind is SpanKind.CLIENT
+    assert call.status.status_code is StatusCode.UNSET
+    told = dict(attributes(call))
+    assert told.pop("gen_ai.response.time_to_first_chunk") > 0
+    assert told == {
+        "bb.run_id": "r-1",
+        "bb.path": "f",
+        "bb.attempt": 1,
+        "bb.flow": "f",
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "acme",
+        "gen_ai.request.model": "gpt-9",
+        "gen_ai.request.stream": True,
+        "gen_ai.usage.input_tokens": 15,
+        "gen_ai.usage.output_tokens": 7,
+        "gen_ai.usage.cache_read.input_tokens": 3,
+        "gen_ai.usage.cache_creation.input_tokens": 2,
+        "gen_ai.usage.reasoning.output_tokens": 4,
+    }
+    labels = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "acme", "gen_ai.request.model": "gpt-9"}
+    for metric in ("gen_ai.client.operation.duration", "gen_ai.client.operation.time_to_first_chunk"):
+        assert [(at, held[1]) for at, held in seen.points(metric)] == [(labels, 1)]
+    assert seen.points("gen_ai.client.token.usage") == [
+        (labels | {"gen_ai.token.type": "input"}, (15, 1)),
+        (labels | {"gen_ai.token.type": "output"}, (7, 1)),
+    ]
+
+
+def test_the_models_of_providers_name_them() -> None:
+    models = bb.OpenAIModel("gpt-9", api_key="none"), bb.AnthropicModel("claude-9", api_key="none")
+    assert [named(model) for model in models] == [("gpt-9", "openai"), ("claude-9", "anthropic")]
+
+
+async def test_a_model_without_a_provider_runs_in_the_process() -> None:
+    seen = Telemetry()
+    await bb.App(trace=seen.tracer).run(talk("a", bb.FixedModel("x")), "q")
+    call = seen.span("chat FixedModel")
+    assert call.kind is SpanKind.INTERNAL and attributes(call)["gen_ai.provider.name"] == "custom"
+
+
+async def test_a_call_of_a_model_that_fails_has_the_class_of_its_error_and_its_tokens() -> None:
+    seen = Telemetry()
+    with pytest.raises(bb.AgentFailed):
+        await bb.App(trace=seen.tracer).run(talk("a", Named("hi", SPENT, bb.UpstreamError("a word of it"))), "q")
+    call = seen.span("chat gpt-9")
+    assert (call.status.status_code, call.status.description) == (StatusCode.ERROR, "UpstreamError")
+    assert attributes(call).items() >= {("error.type", "UpstreamError"), ("gen_ai.usage.output_tokens", 7)}
+    (labels, held), *others = seen.points("gen_ai.client.operation.duration")
+    assert (labels["error.type"], held[1], others) == ("UpstreamError", 1, [])
+    assert "a word" not in "".join(span.to_json() for span in seen.spans)
+
+
+@pytest.mark.parametrize("leaves", ["the handler", "the client"])
+async def test_an_answer_that_nobody_waits_for_ends_its_span_and_nothing_is_current(leaves: str) -> None:
+    hanging, current = asyncio.Event(), list[trace.Span]()
+
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        async with turn.stream() as out:
+            async for piece in (await chat.ask()).stream():
+                current.append(trace.get_current_span())
+                await out.write(piece)
+                if leaves == "the handler":
+                    await hanging.wait()
+                    break
+
+    seen = Telemetry()
+    agent = bb.Agent("a").with_model(Named("hi", SPENT, then=hanging)).on_message(handler)
+    app, flow = bb.App(trace=seen.tracer), bb.Flow().with_agent(agent).with_id("f")
+    with seen.provider.get_tracer("mine").start_as_current_span("request") as request:
+        async with asyncio.timeout(5), app.stream(flow, "q") as text:
+            async for piece in text:
+                assert piece == "hi"
+                if leaves == "the client":
+                    await hanging.wait()
+                    break
+        assert trace.get_current_span() is request
+    await app.stop()
+    assert current == [request] and not seen.tracer._runs
+    assert seen.names[:3] == ["chat gpt-9", "invoke_agent f", "invoke_workflow f"]
+    call = seen.span("chat gpt-9")
+    assert is_within(call, seen.span("invoke_agent f"))
+    assert (call.status.status_code, attributes(call)["bb.outcome"]) == (StatusCode.UNSET, "cancelled")
+    assert attributes(call)["gen_ai.usage.output_tokens"] == 7
+    assert [labels["error.type"] for labels, _ in seen.points("gen_ai.client.operation.duration")] == ["CancelledError"]
+    assert [labels["gen_ai.token.type"] for labels, _ in seen.points("gen_ai.client.token.usage")] == [
+        "input",
+        "output",
+    ]
+
+
+async def test_tools_and_steps_are_spans_in_their_step_and_replays_are_events() -> None:
+    broken = [True]
+
+    def look(given: dict[str, Any]) -> str:
+        raise KeyError("a word of it")
+
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        tool = bb.Tool("look", "Looks", {"type": "object"}).on_call(look)
+        reply = await chat.add("hi").with_tools(tool).resolve()
+        await turn.step("pay", lambda: 5)
+        await chat.ask_with("more")
+        if broken[0]:
+            raise ValueError("not yet")
+        turn.reply(reply.text)
+
+    seen = Telemetry()
+    model = ScriptedModel(bb.ToolCall("1", "look"), "one", "two", "three")
+    flow = bb.Flow().with_agent(bb.Agent("a").with_model(model).on_message(handler)).with_id("f").durable()
+    app = bb.App(trace=seen.tracer)
+    with pytest.raises(bb.AgentFailed):
+        await app.run(flow, "q", run_id="r-1")
+    asked = "chat ScriptedModel"
+    assert seen.names == [asked, "execute_tool look", asked, "step pay", asked, "invoke_agent f", "invoke_workflow f"]
+    assert all(is_within(span, seen.span("invoke_agent f")) for span in seen.spans[:5])
+    tool = seen.span("execute_tool look")
+    assert (tool.status.status_code, attributes(tool)["error.type"]) == (StatusCode.ERROR, "KeyError")
+    assert attributes(tool)["gen_ai.tool.name"] == "look"
+    assert "a word" not in "".join(span.to_json() for span in seen.spans)
+    assert [(labels, held[1]) for labels, held in seen.points("gen_ai.execute_tool.duration")] == [
+        ({"gen_ai.tool.name": "look", "error.type": "KeyError"}, 1)
+    ]
+
+    broken[0] = False
+    await app.run(flow, run_id="r-1")
+    assert seen.names[7:] == [asked, "invoke_agent f", "invoke_workflow f"]
+    assert [event.name for event in seen.spans[-2].events] == [
+        "bb.model.cached",
+        "bb.tool.cached",
+        "bb.model.cached",
+        "bb.step.cached",
+    ]
+    assert seen.points("bb.steps.replayed") == [({}, 4)]
+
+
+async def test_calls_at_once_are_spans_of_their_own() -> None:
+    came, together = list[bb.ModelRequest](), asyncio.Event()
+
+    async def answers(request: bb.ModelRequest) -> str:
+        came.append(request)
+        if len(came) == 3:
+            together.set()
+        await together.wait()
+        return "x"
+
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        await asyncio.gather(*(chat.ask_with("the same") for _ in range(3)))
+
+    seen = Telemetry()
+    model = ScriptedModel(answers, answers, answers)
+    await bb.App(trace=seen.tracer, model=model).run(bb.Flow().with_agent(bb.Agent("a").on_message(handler)), "q")
+    assert seen.names == [*["chat ScriptedModel"] * 3, "invoke_agent", "invoke_workflow flow~agents.0"]
+    assert "left" not in {attributes(span).get("bb.outcome") for span in seen.spans}
 
 
 async def test_what_fails_has_the_status_and_what_is_replayed_is_an_event() -> None:
@@ -191,19 +375,27 @@ async def test_what_fails_has_the_status_and_what_is_replayed_is_an_event() -> N
     app = bb.App(trace=seen.tracer)
     with pytest.raises(bb.AgentFailed):
         await app.run(flow, "q", run_id="r-1")
-    _, step, whole = seen.spans
+    assert seen.names == [
+        "chat FixedModel",
+        "invoke_agent a",
+        "chat ScriptedModel",
+        "invoke_agent b",
+        "invoke_workflow f",
+    ]
+    step, whole = seen.spans[3:]
     assert (step.name, step.status.status_code, step.status.description) == (
         "invoke_agent b",
         StatusCode.ERROR,
         "AgentFailed",
     )
     assert attributes(step)["error.type"] == "AgentFailed"
-    assert (whole.status.status_code, attributes(whole)["bb.outcome"]) == (StatusCode.ERROR, "failed")
+    assert (whole.status.status_code, whole.status.description) == (StatusCode.ERROR, "AgentFailed")
+    assert attributes(whole).items() >= {("bb.outcome", "failed"), ("error.type", "AgentFailed")}
     assert "no business" not in "".join(span.to_json() for span in seen.spans)
 
     broken[0] = False
     await app.run(flow, "q", run_id="r-1")
-    assert seen.names[3:] == ["invoke_agent b", "invoke_workflow f"]
+    assert seen.names[5:] == ["chat ScriptedModel", "invoke_agent b", "invoke_workflow f"]
     again = seen.spans[-1]
     assert attributes(again).items() >= {("bb.attempt", 2), ("bb.resumed", True), ("bb.outcome", "finished")}
     (cached,) = again.events
@@ -260,7 +452,7 @@ async def test_a_store_that_fails_interrupts() -> None:
             talk("a", bb.FixedModel("x")).next(bb.Respond()).with_id("f").durable(), "q"
         )
     whole = seen.span("invoke_workflow f")
-    assert (attributes(whole)["bb.outcome"], attributes(whole)["error.type"]) == ("interrupted", "_OTHER")
+    assert (attributes(whole)["bb.outcome"], attributes(whole)["error.type"]) == ("interrupted", "StoreError")
     assert seen.points("bb.store.errors") == [({}, 1)]
 
 
@@ -345,9 +537,12 @@ def test_every_step_of_any_flow_is_one_span_within_its_run(plot: Plot, data: st.
         wholes = [span for span in seen.spans if span.name.startswith("invoke_workflow")]
         steps = [span for span in seen.spans if span not in wholes]
         assert len(wholes) == 2
-        begun = events.paths("flow.start") + events.paths("notify")
+        kinds: tuple[EventKind, ...] = ("flow.start", "notify", "model.start", "step.start")
+        begun = [path for kind in kinds for path in events.paths(kind)]
         assert sorted(attributes(step)["bb.path"] for step in steps) == sorted(begun)
-        assert all(any(is_within(step, whole) for whole in wholes) for step in steps)
+        inside = [step for step in steps if step.name.startswith(("chat ", "step "))]
+        assert all(any(is_within(step, whole) for whole in wholes) for step in steps if step not in inside)
+        assert all(any(is_within(step, around) for around in steps) for step in inside)
         assert "left" not in {attributes(span).get("bb.outcome") for span in seen.spans}
 
     asyncio.run(go())
@@ -391,13 +586,13 @@ def test_an_undo_without_a_beginning_has_a_run_around_it() -> None:
         told("unwind.start", "f/saga"),
         told("flow.start", "f/saga/undo", 1, flow="f", detail="add"),
         told("flow.end", "f/saga/undo", 2, flow="f", detail="add"),
-        told("run.end", "f", 3, detail="Unwound", usage=SPENT),
+        told("run.end", "f", 3, detail="failed", error="Unwound", usage=SPENT),
     ):
         seen.tracer.event(event)
     call, whole = seen.spans
     assert (call.name, whole.name, attributes(whole)["bb.path"]) == ("execute_tool add", "invoke_workflow f", "f")
     assert attributes(whole).items() >= {("bb.outcome", "failed"), ("error.type", "Unwound")}
-    assert seen.points("bb.tokens") == []  # what of it was counted before is not known
+    assert seen.points("bb.tokens") == []  # those were counted call by call
 
 
 def test_runs_that_never_end_are_given_up_the_silent_longest_first() -> None:
@@ -446,7 +641,7 @@ async def test_metrics_are_labelled_by_what_the_program_names() -> None:
     with pytest.raises(bb.AgentFailed):
         await app.run(flow, "q", run_id="client-1", session_id="client-2")
     assert [labels for labels, _ in seen.points("gen_ai.workflow.duration")] == [
-        {"gen_ai.workflow.name": "f", "bb.outcome": "failed", "bb.resumed": False, "error.type": "_OTHER"}
+        {"gen_ai.workflow.name": "f", "bb.outcome": "failed", "bb.resumed": False, "error.type": "AgentFailed"}
     ]
     assert [(labels, held[1]) for labels, held in seen.points("gen_ai.execute_tool.duration")] == [
         ({"gen_ai.tool.name": "add"}, 1)

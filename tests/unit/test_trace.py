@@ -9,6 +9,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -54,6 +55,15 @@ def test_fields_leaves_out_what_is_empty() -> None:
         "dur_ns": 7,
         "usage": {"input": 1, "output": 0, "cache_read": 0, "cache_write": 0, "reasoning": 2},
         "attempt": 3,
+    }
+    call = evolve(BARE, detail="gpt-9", error="OSError", entry="0/ask/a/1", provider="acme", first_ns=3)
+    assert fields(call) == {
+        **fields(BARE),
+        "detail": "gpt-9",
+        "error": "OSError",
+        "entry": "0/ask/a/1",
+        "provider": "acme",
+        "first_ns": 3,
     }
 
 
@@ -119,15 +129,19 @@ async def test_every_event_tells_run_place_time_and_attempt() -> None:
     assert [(event.kind, event.path, event.flow) for event in trace.events] == [
         ("run.start", "f", "f"),
         ("flow.start", "f/a", "a"),
+        ("model.start", "f/a", "a"),
+        ("model.end", "f/a", "a"),
         ("flow.end", "f/a", "a"),
         ("all.start", "f/body~all.1", "f"),
         ("flow.start", "f/body~all.1/branch~agents.0", "f"),
+        ("model.start", "f/body~all.1/branch~agents.0", "f"),
+        ("model.end", "f/body~all.1/branch~agents.0", "f"),
         ("flow.end", "f/body~all.1/branch~agents.0", "f"),
         ("respond", "f/body~respond.2", "f"),
         ("run.end", "f", "f"),
     ]
     assert trace.events[-1].detail == "finished"
-    assert trace.events[2].dur_ns > 0
+    assert trace.events[4].dur_ns > trace.events[3].dur_ns > 0
 
 
 async def test_attempts_are_counted() -> None:
@@ -175,7 +189,7 @@ async def test_a_changed_graph_is_told_in_words() -> None:
 
 
 def well_formed(events: list[bb.Event]) -> None:
-    """One start, one end, everything between, and every flow that starts ends or fails once, losers of a race included."""
+    """One start, one end, everything between; what starts ends or fails once, losers of a race included, an ask in its flow."""
     assert events[0].kind in ("run.start", "run.resumed")
     assert events[-1].kind == "run.end"
     between = Counter(event.kind for event in events[1:-1])
@@ -188,6 +202,14 @@ def well_formed(events: list[bb.Event]) -> None:
         elif event.kind in ("flow.end", "flow.error"):
             running[event.path] -= 1
             assert running[event.path] == 0, f"{event.path} ended without a start"
+            assert not any(inside.startswith(f"{event.path}#") for inside in +running), "a call outlives its flow"
+        elif event.kind in ("model.start", "tool.start", "step.start"):
+            assert running[event.path] == 1, "a call is made in a flow that runs"
+            running[f"{event.path}#{event.entry}"] += 1
+            assert running[f"{event.path}#{event.entry}"] == 1, f"{event.entry} started twice"
+        elif event.entry and not event.kind.endswith(".cached"):
+            running[f"{event.path}#{event.entry}"] -= 1
+            assert running[f"{event.path}#{event.entry}"] == 0, f"{event.entry} ended without a start"
         elif event.kind in ("flow.cached", "select"):
             assert running[event.path] in (0, 1)
     assert not +running, "started and never ended"
@@ -266,6 +288,7 @@ async def test_a_composite_says_that_it_begins_and_where(kind: type[bb.All | bb.
 
     await bb.run(kind(talk("a").with_id("a")).with_id("side").next(bb.Respond()).with_id("job"), "hi", trace=seen)
 
-    assert seen.kinds() == ["run.start", event, "flow.start", "flow.end", "respond", "run.end"]
+    inside = ["flow.start", "model.start", "model.end", "flow.end"]
+    assert seen.kinds() == ["run.start", event, *inside, "respond", "run.end"]
     (begins,) = [one for one in seen.events if one.kind == event]
     assert (begins.path, begins.flow) == ("job/side", "side") and begins.at.tzinfo is not None

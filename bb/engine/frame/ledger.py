@@ -3,27 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple, TypeVar, cast
 
 from bb.codec import Codec
 from bb.engine.frame.context import Context
 from bb.errors import Closed, NotSavable
 from bb.messages import NO_USAGE, Usage
-from bb.place import Place, here, leave
+from bb.place import Place, Work, here, leave
+from bb.redaction import redacted
+from bb.trace import EventKind
 
 T = TypeVar("T")
+
+
+class _Kinds(NamedTuple):
+    """The events of one kind of entry."""
+
+    start: EventKind
+    end: EventKind
+    error: EventKind
+    cached: EventKind
+
+
+_KINDS: Final[Mapping[str, _Kinds]] = {
+    "ask": _Kinds("model.start", "model.end", "model.error", "model.cached"),
+    "tool": _Kinds("tool.start", "tool.end", "tool.error", "tool.cached"),
+    "step": _Kinds("step.start", "step.end", "step.error", "step.cached"),
+}
+
+
+def entry_of(key: str) -> tuple[EventKind, str]:
+    """What the key of an entry says: the event that tells that it was done, and the name it was given."""
+    _, kind, rest = key.split("/", 2)
+    return _KINDS[kind].end, rest.rsplit("/", 2)[0]
 
 
 class HandlerLedger:
     """What one handler remembers in one attempt; closed when the handler returns."""
 
-    def __init__(self, ctx: Context, path: str, agent: int) -> None:
+    def __init__(self, ctx: Context, path: str, agent: int, flow: str) -> None:
         self.usage = NO_USAGE
         self.opened: tuple[str, ...] = ()
         self._ctx = ctx
         self._path = path
         self._agent = agent
+        self._flow = flow
         self._seen: dict[str, int] = {}
         self._failed: dict[str, list[int]] = {}
         self._last_asks: dict[str, int] = {}
@@ -31,8 +56,11 @@ class HandlerLedger:
         self._asking = 0
         self._closed = False
 
-    async def entry(self, kind: str, name: str, request: object, run: Callable[[], Awaitable[T]]) -> T:
+    async def entry(
+        self, kind: str, name: str, request: object, run: Callable[[], Awaitable[T]], work: Work | None = None
+    ) -> T:
         self._check()
+        work = work or Work(name)
         scope = self._ctx.scope
         asks = int(kind == "ask")
         task = id(asyncio.current_task()) if asks else 0
@@ -44,12 +72,12 @@ class HandlerLedger:
         nth = self._number(base)
         key = f"{base}/{nth}"
         if scope is None:
-            return await self._run(key, run)
+            return await self._run(kind, key, run, work)
         known, plain = scope.entry(self._path, key)
         if not known:
             self._asking += asks
             try:
-                value = await self._run(key, run)
+                value = await self._run(kind, key, run, work)
             except BaseException:  # the handler may try again: that is the same entry, and a replay must find it
                 self._failed.setdefault(base, []).append(nth)
                 raise
@@ -62,6 +90,8 @@ class HandlerLedger:
                 error.path, error.flow = self._path, scope.flow
                 raise
             await scope.enter(self._path, key, plain)
+        elif self._ctx.run.tracer is not None:
+            self._tell(_KINDS[kind].cached, key, work)
         if asks:
             self._last_asks[key] = task if known else 0
         return cast(T, scope.journal.codec.load(plain))
@@ -113,12 +143,39 @@ class HandlerLedger:
             for key in self._last_asks:
                 await self._ctx.scope.forget(self._path, key)
 
-    async def _run(self, key: str, run: Callable[[], Awaitable[T]]) -> T:
+    async def _run(self, kind: str, key: str, run: Callable[[], Awaitable[T]], work: Work) -> T:
         token = here.set(lambda: self._place(key))
         try:
-            return await run()
+            return await (run() if self._ctx.run.tracer is None else self._traced(_KINDS[kind], key, run, work))
         finally:
             leave(token)
+
+    async def _traced(self, kinds: _Kinds, key: str, run: Callable[[], Awaitable[T]], work: Work) -> T:
+        clock = work.clock = self._ctx.run.clock.monotonic
+        self._tell(kinds.start, key, work)
+        began = clock()
+        try:
+            value = await run()
+        except BaseException as error:  # an answer that nobody waits for any more is cancelled, and ends as well
+            work.error = type(error).__name__
+            raise
+        finally:
+            self._tell(kinds.error if work.error else kinds.end, key, work, began, clock())
+        return value
+
+    def _tell(self, kind: EventKind, key: str, work: Work, began: float = 0.0, ended: float = 0.0) -> None:
+        self._ctx.run.emit(
+            kind,
+            self._path,
+            self._flow,
+            redacted(work.name),
+            ended - began,
+            None if work.usage is NO_USAGE else work.usage,
+            error=work.error,
+            entry=redacted(key),
+            provider=work.provider,
+            first=work.heard - began if work.heard is not None else 0.0,
+        )
 
     def _check(self) -> None:
         if self._closed:

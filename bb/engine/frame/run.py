@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -191,6 +192,12 @@ class Run:
         """The tokens counted so far."""
         return self.usage
 
+    def end(self, how: str) -> None:
+        """Trace how an attempt ends, from where it ends: if it failed or was interrupted, by the error under way there."""
+        error = sys.exception() if how in ("failed", "interrupted") else None
+        said = type(error).__name__ if error is not None else ""
+        self.emit("run.end", self.plan.root.segment, self.plan.name, how, usage=self.usage, error=said)
+
     def emit(
         self,
         kind: EventKind,
@@ -199,8 +206,13 @@ class Run:
         detail: str = "",
         dur: float = 0.0,
         usage: Usage | None = None,
+        *,
+        error: str = "",
+        entry: str = "",
+        provider: str = "",
+        first: float = 0.0,
     ) -> None:
-        """Trace an event; `dur` in seconds. A tracer that raises is logged and otherwise ignored."""
+        """Trace an event; `dur` and `first` in seconds. A tracer that raises is logged and otherwise ignored."""
         if self.tracer is None:
             return
         event = Event(
@@ -213,8 +225,12 @@ class Run:
             detail=detail,
             dur_ns=int(dur * 1e9),
             usage=usage,
+            error=error,
+            entry=entry,
+            provider=provider,
+            first_ns=int(first * 1e9),
         )
         try:
             self.tracer.event(event)
-        except Exception as error:
-            warning("a tracer failed", error=repr(error), kind=kind, run_id=self.run_id)
+        except Exception as failure:
+            warning("a tracer failed", error=repr(failure), kind=kind, run_id=self.run_id)

@@ -107,7 +107,7 @@ class Attempts:
             await self._failed(run, journal, error)
             raise
         finally:
-            run.emit("run.end", root, plan.name, how, usage=run.usage)
+            run.end(how)
 
     def _ended(self, run: Run, started: Started, status: Literal["finished", "cancelled"]) -> Ended:
         assert run.journal is not None

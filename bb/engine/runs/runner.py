@@ -225,8 +225,7 @@ class Runner:
     async def _plain(self, live: Live, ask: Ask) -> Outcome:
         run = self.walker.new_run(ask, live, ask.input or Input(), None)
         live.begin()
-        root, name = ask.plan.root.segment, ask.plan.name
-        run.emit("run.start", root, name)
+        run.emit("run.start", ask.plan.root.segment, ask.plan.name)
         how = "failed"
         try:
             outcome = await self.walker.walk(run, live.lane)
@@ -236,7 +235,7 @@ class Runner:
             how = "cancelled"
             raise
         finally:
-            run.emit("run.end", root, name, how, usage=run.usage)
+            run.end(how)
             await self.sessions.end(run)
 
     async def _main(self, live: Live, ask: Ask) -> Outcome:

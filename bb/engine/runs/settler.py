@@ -105,8 +105,8 @@ class Settler:
         except asyncio.CancelledError:
             if is_cancelled():
                 raise  # any other is what a halted run ends with
-        except Exception as error:
-            run.emit("run.end", plan.root.segment, plan.name, type(error).__name__)  # undone; the log tells why
+        except Exception:
+            run.end("failed")  # undone; the log tells why
         return not any(scope.unwinding for scope in history.scopes.values())
 
     async def is_open(self, history: History) -> bool:

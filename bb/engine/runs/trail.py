@@ -9,7 +9,9 @@ from typing import Final, cast
 
 from attrs import evolve
 
+from bb.agents.answer import Answer
 from bb.codec import loads
+from bb.engine.frame.ledger import entry_of
 from bb.engine.runs.runner import Runner
 from bb.errors import UnknownRun
 from bb.identity import Tree, changes
@@ -37,6 +39,7 @@ from bb.log import (
     run_stream,
     tree_stream,
 )
+from bb.redaction import redacted
 from bb.trace import Event
 
 _LOOK: Final = 0.25  # seconds between looks for what another process recorded
@@ -134,8 +137,16 @@ class Trail:
                 usage = load_delta(plain, self._runner.codec).usage
                 flow = path.rpartition("/")[2]
                 return Event("flow.end", run_id, path, moment(at), flow, attempt, dur_ns=took * 10**6, usage=usage)
-            case Failed(path=path, at=at, final=final, detail=detail):
-                return Event("run.end" if final else "run.retry", run_id, path, moment(at), root, attempt, detail)
+            case Entry(path=path, at=at, key=key, value=plain):
+                kind, name = entry_of(key)
+                flow = path.rpartition("/")[2]
+                if kind != "model.end":
+                    return Event(kind, run_id, path, moment(at), flow, attempt, redacted(name), entry=redacted(key))
+                usage = cast(Answer, self._runner.codec.load(plain)).usage  # the record does not say which model
+                return Event(kind, run_id, path, moment(at), flow, attempt, usage=usage, entry=redacted(key))
+            case Failed(path=path, at=at, final=final, error=named, detail=detail):
+                kind = "run.end" if final else "run.retry"
+                return Event(kind, run_id, path, moment(at), root, attempt, detail, error=named)
             case Ended(status=status, at=at, flow=flow):
                 return Event("run.end", run_id, flow, moment(at), flow, attempt, status)
             case Unwinding(path=path, at=at, error=named):
@@ -146,5 +157,5 @@ class Trail:
                 return Event("unwind.end", run_id, path, moment(at), root, attempt)
             case Parked(path=path, at=at, source=source):
                 return Event("run.parked", run_id, path, moment(at), root, attempt, source)
-            case Seen() | Entered() | Decided() | Entry() | Forgotten() | Submitted() | Stopped():
+            case Seen() | Entered() | Decided() | Forgotten() | Submitted() | Stopped():
                 return None  # what these led to shows in the savepoints

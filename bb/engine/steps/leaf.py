@@ -96,7 +96,7 @@ async def _speak(
     """Run the handler of one agent; whatever it raises ends as one of bb's errors."""
     run, scope, shared = ctx.run, ctx.scope, ctx.shared
     # keyword arguments would cost as much again as the objects, here where every step makes them
-    ledger = HandlerLedger(ctx, path, index)
+    ledger = HandlerLedger(ctx, path, index, node.name)
     turn = Turn(chat, ledger, floor, ledger, run.sent(), shared, run.run_id, path, node.name)
     model = agent.model if agent.model is not None else ctx.model
     talk = ModelChat(agent, model, ledger, run.input.request, shared, floor.free, node.name, path)

@@ -31,6 +31,7 @@ from bb.flows.names import CONTROLS
 from bb.flows.tree import AiSegment
 from bb.log import Delta
 from bb.messages import Message, ToolCall, ToolResult, ToolSpec
+from bb.place import Work
 from bb.plain import text_of
 from bb.policy import Decision
 from bb.redaction import redacted
@@ -104,7 +105,7 @@ async def run_segment(
         await ctx.seat.pass_through()
     run.emit("flow.start", path, name, segment.kind)
     began = run.clock.monotonic()
-    ledger = HandlerLedger(ctx, path, 0)
+    ledger = HandlerLedger(ctx, path, 0, name)
     try:
         stage = _Stage(segment, name, path, ctx, ops, ledger, given)
         record = await _guarded(stage, goal, state)
@@ -340,28 +341,30 @@ class _Stage:
 
     async def _read(self, read: _Proposal) -> ToolResult:
         """Run an op for the model to see; what it raises, the model sees as well."""
+        work = Work(read.op.name)
 
         async def go() -> ToolResult:
             try:
                 return read.call.result(shown(await self._execute(read)))
             except (OpFailed, InvalidValue) as error:
-                return read.call.result(_told(error), is_error=True)
+                return read.call.result(_told(error, work), is_error=True)
 
-        return evolve(await self._remembered(read, go), call_id=read.call.id)
+        return evolve(await self._remembered(read, go, work), call_id=read.call.id)
 
     async def _act(self, one: _Proposal) -> Record:
         """Run an op of the batch."""
+        work = Work(one.op.name)
 
         async def go() -> Record:
             try:
                 return one.action("ok", (await self._execute(one)).value)
             except OpFailed as error:
-                return one.action("error", _told(error))
+                return one.action("error", _told(error, work))
 
-        return {**await self._remembered(one, go), "id": one.call.id}
+        return {**await self._remembered(one, go, work), "id": one.call.id}
 
-    async def _remembered(self, one: _Proposal, go: Callable[[], Awaitable[T]]) -> T:
-        return await self.ledger.entry("tool", one.op.name, (self.given, one.op.version, one.call.input), go)
+    async def _remembered(self, one: _Proposal, go: Callable[[], Awaitable[T]], work: Work) -> T:
+        return await self.ledger.entry("tool", one.op.name, (self.given, one.op.version, one.call.input), go, work)
 
     async def _execute(self, one: _Proposal) -> OpResult:
         """Dispatch an op like any other call, but only within the stage's tools.
@@ -380,8 +383,9 @@ class _Stage:
                 throttle.count()
 
 
-def _told(error: BBError) -> str:
-    """What an op's failure reads like; one that must stop the run does."""
+def _told(error: BBError, work: Work) -> str:
+    """What an op's failure reads like, which work tells the class of; one that must stop the run does."""
     if isinstance(error, OpFailed) and is_fatal(error):
         raise error
+    work.error = type(error).__name__
     return redacted(error.message)

@@ -211,4 +211,4 @@ async def _durable(node: Node, flow: DurableFlow, state: State, path: str, ctx: 
             if voice is not None:
                 voice.unsay()
             await scope.journal.sleep(pause(tried, run.clock.random(), error))
-            run.emit("run.retry", path, flow.id, failed.detail)
+            run.emit("run.retry", path, flow.id, failed.detail, error=failed.error)

@@ -15,6 +15,7 @@ from bb.agents.ports import Sent
 from bb.agents.turn import Turn
 from bb.messages import Message, Request, Usage
 from bb.models.base import Model
+from bb.place import Work
 
 T = TypeVar("T", default=str)
 
@@ -27,7 +28,9 @@ class Memory:
         self.spent: list[Usage] = []
         self._seen: Counter[str] = Counter()
 
-    async def entry(self, kind: str, name: str, request: object, run: Callable[[], Awaitable[T]]) -> T:
+    async def entry(
+        self, kind: str, name: str, request: object, run: Callable[[], Awaitable[T]], work: Work | None = None
+    ) -> T:
         base = f"{kind}/{name}/{request!r}"
         self._seen[base] += 1
         key = f"{base}/{self._seen[base]}"

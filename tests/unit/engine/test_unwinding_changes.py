@@ -67,6 +67,23 @@ async def test_an_expired_run_whose_undo_fails_is_kept(acts: Acts) -> None:
     assert await status(app) == "expired" and acts.done[-1] == "undo a"
 
 
+async def test_an_expired_run_that_had_failed_says_of_what_when_it_is_undone(acts: Acts) -> None:
+    time, seen = ManualClock(), bb.Recorder()
+    app = bb.App(store=bb.MemStore(time), clock=time, trace=seen)
+    app.register(refunding(acts, ttl=timedelta(hours=1)))
+    acts.breaks("bad", "undo b")
+    with pytest.raises(OpFailed):
+        await app.run("f", run_id="r")
+    acts.mend("undo b")
+    time.advance(timedelta(hours=2))
+
+    await app.prune()
+
+    assert await status(app) == "expired"
+    ends = [(event.detail, event.error) for event in seen.events if event.kind == "run.end"]
+    assert ends == [("failed", "OpFailed"), ("failed", "Unwound")]
+
+
 @pytest.mark.parametrize("kind", ["open", "parked", "compensating"])
 async def test_without_a_ttl_what_is_open_is_kept_for_good(acts: Acts, kind: str) -> None:
     time = ManualClock()
