@@ -69,7 +69,8 @@ def _described(record: bytes) -> str:
 
 def entry_named(key: str) -> str:
     """The kind and the name of a journal entry."""
-    return " ".join(key.split("/")[1:3])
+    _, kind, rest = key.split("/", 2)
+    return f"{kind} {rest.rsplit('/', 2)[0]}"
 
 
 def said_again(fact: Fact, history: History) -> str:

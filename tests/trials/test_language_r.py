@@ -123,3 +123,25 @@ async def test_trial_R_secrets_are_in_no_record_of_a_node(disk: Disk, acts: Acts
         if info.name.startswith(("run/", "session/")):
             assert all(b"hunter2" not in record for record in await app.store.read(info.name)), info.name
     assert [decode(record, "r") for record in await app.store.read("run/r")]
+
+
+async def test_trial_R_secrets_are_in_no_name_of_what_a_handler_did(disk: Disk) -> None:
+    bb.redact("hunter2")
+    calls: list[str] = []
+
+    @bb.Agent().on_message
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        for name in ("log in/as hunter2", "log in/as hunter2"):
+            await turn.step(name, calls.append, "in")
+        if len(calls) == 2:
+            raise RuntimeError("down")
+        turn.reply("in")
+
+    app = disk.app(bb.Flow().with_agent(handler).with_id("f").durable())
+    with pytest.raises(bb.AgentFailed):
+        await app.run("f", run_id="r")
+    calls.append("again")
+
+    assert (await app.run("f", run_id="r")).answer == "in"
+    assert calls == ["in", "in", "again"]  # a name that is masked still tells which step it was
+    assert all(b"hunter2" not in record for record in await app.store.read("run/r"))

@@ -61,6 +61,7 @@ class HandlerLedger:
     ) -> T:
         self._check()
         work = work or Work(name)
+        name = redacted(name)  # it is part of what is stored
         scope = self._ctx.scope
         asks = int(kind == "ask")
         task = id(asyncio.current_task()) if asks else 0
@@ -172,7 +173,7 @@ class HandlerLedger:
             ended - began,
             None if work.usage is NO_USAGE else work.usage,
             error=work.error,
-            entry=redacted(key),
+            entry=key,
             provider=work.provider,
             first=work.heard - began if work.heard is not None else 0.0,
         )
