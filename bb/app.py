@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from bb.engine.runs.conversations import Conversations
     from bb.engine.runs.session import Session
     from bb.serve import Authorize, Service, Tenant
+    from bb.serve.inspector import Inspector, Recent
 
 
 class Resume(Enum):
@@ -496,6 +497,7 @@ class App:
         default: str | None = None,
         wait: timedelta = timedelta(seconds=60),
         grace: timedelta = timedelta(seconds=5),
+        inspector: bool | Authorize = False,
     ) -> Service:
         """The registered flows as an ASGI application that clients of OpenAI and Anthropic can talk to.
 
@@ -512,6 +514,10 @@ class App:
             default: the flow for a request whose model is the id of none; without it, the only flow.
             wait: how long a request waits for another process that has its run.
             grace: how long runs may go on when the server shuts down. What is interrupted then can be resumed.
+            inspector: serve the run inspector at `/runs`, and the last events at `/v1/diagnostics/trace`. A function is
+                asked about each of its requests, after `authorize` and like it. With True only `authorize` is asked; without
+                that it is served to this machine alone, under `localhost` or a loopback address. It shows the runs of
+                every tenant, so with `tenant` it takes a function.
 
         Raises:
             WiringError: no flow is registered, an argument is out of range, or the extra `serve` is not installed.
@@ -521,6 +527,11 @@ class App:
             from bb.serve import Service
         except ImportError as error:
             raise WiringError(f"serving needs {error.name}", remedy="install bb-flow[serve]") from error
+        if inspector is True and tenant is not None:
+            raise WiringError(
+                "the inspector shows the runs of every tenant",
+                remedy="say who may see them: inspector=a function of the request",
+            )
         return Service(
             self,
             self._plans,
@@ -533,7 +544,29 @@ class App:
             default=default,
             wait=wait,
             grace=grace,
+            inspector=None if inspector is False else self._inspector(inspector, authorize),
         )
+
+    def _inspector(self, inspector: bool | Authorize, authorize: Authorize | None) -> Inspector:
+        from bb.engine.runs.viewer import Viewer
+        from bb.serve.inspector import Inspector
+
+        return Inspector(
+            self,
+            Viewer(self._runner, self._archive, ChainMap(self._plans, self._bodies)),
+            self._plans.keys(),
+            self._recent,
+            authorize=None if isinstance(inspector, bool) else inspector,
+            is_open=inspector is True and authorize is None,
+        )
+
+    @cached_property
+    def _recent(self) -> Recent:
+        from bb.serve.inspector import Recent
+
+        recent = Recent()
+        self._runner.watch(recent)
+        return recent
 
     def serve(
         self,
@@ -548,6 +581,7 @@ class App:
         default: str | None = None,
         wait: timedelta = timedelta(seconds=60),
         grace: timedelta = timedelta(seconds=5),
+        inspector: bool | Authorize = False,
     ) -> None:
         """Serve the registered flows on a port until SIGINT or SIGTERM; the arguments are those of `asgi`.
 
@@ -562,6 +596,7 @@ class App:
             default=default,
             wait=wait,
             grace=grace,
+            inspector=inspector,
         )
         from bb.serve.server import serve
 
@@ -596,6 +631,20 @@ class App:
             StoreError: the request could not be recorded.
         """
         await self._archive.cancel(check_id(run_id, "run id"))
+
+    async def retry(self, run_id: str) -> None:
+        """Hand a run that failed, was cancelled or was left unfinished to the app, which goes on with it as with a job.
+
+        One that has finished, or that is a job already, stays as it is; a job that is left to people is taken up again.
+
+        Raises:
+            UnknownRun: there is none.
+            UnknownFlow: its flow is not registered.
+            RunExpired: it outlived its ttl.
+            RunBusy: a caller runs it just now.
+            StoreError: it was not recorded.
+        """
+        await self._jobs.retry(check_id(run_id, "run id"))
 
     async def forget(self, run_id: str, path: str) -> None:
         """Drop what a run remembers at a path and below it: it runs again when the run is run again.

@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     serve.add_argument("--port", type=int, default=8080)
     serve.add_argument("--default", metavar="FLOW", help="the flow for models that are none")
     serve.add_argument("--grace", type=float, default=5.0, metavar="SECONDS", help="for runs to end at a shutdown")
+    serve.add_argument("--inspector", action="store_true", help="show the runs at /runs, to this machine only")
     serve.add_argument("--debug", action="store_true", help="tell clients what went wrong")
     arguments = parser.parse_args(argv)
     try:
@@ -41,6 +42,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             default=arguments.default,
             grace=timedelta(seconds=arguments.grace),
             debug=arguments.debug,
+            inspector=arguments.inspector,
         )
         return
     from bb.serve import Service

@@ -120,11 +120,15 @@ class Failed(Record):
     final: bool
     error: str
     detail: str
+    place: str = ""
+    """Where the error came from, if that is not `path`; left out of the record if it is."""
 
     @classmethod
     def of(cls, error: Exception, path: str, at: int, *, final: bool) -> Failed:
         """The record of an error; of a long message its beginning."""
-        return cls(path, at, final, type(error).__name__, redacted(str(error))[:_LONGEST_DETAIL])
+        place = getattr(error, "path", "")
+        place = "" if place == path else place
+        return cls(path, at, final, type(error).__name__, redacted(str(error))[:_LONGEST_DETAIL], place)
 
 
 @frozen(eq=False, repr=False)
@@ -254,7 +258,10 @@ _VALUES: Final[Mapping[type[Any], Callable[[Any], tuple[object, ...]]]] = {
 def encode(fact: Fact, fence: int) -> bytes:
     """A fact as a record. The fence makes it differ from what a rival would write at the same position."""
     cls = type(fact)
-    return dumps([VERSION, fence, _TAG_OF[cls], *_VALUES[cls](fact)])
+    values = _VALUES[cls](fact)
+    if cls is Failed and not values[-1]:
+        values = values[:-1]  # as the first release wrote it
+    return dumps([VERSION, fence, _TAG_OF[cls], *values])
 
 
 def decode(record: bytes, where: str) -> Fact:

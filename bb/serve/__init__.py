@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from bb.serve.service import Authorize, Service, Tenant
+from bb.serve.access import Authorize, Tenant
+from bb.serve.service import Service
 
 __all__ = ["Authorize", "Service", "Tenant"]

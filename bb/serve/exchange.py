@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import TypeVar
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -31,6 +31,8 @@ class Exchange:
         self.session_id: str | None = None
         self.started = False
         """Whether the response has begun."""
+        self.also: Mapping[str, str] = {}
+        """More headers for the response, whatever it is."""
         self.scope: Scope = {**scope, _KEY: self}
         self._receive = receive
         self._send = send
@@ -94,6 +96,7 @@ class Exchange:
             message.setdefault("headers", [])
             headers = MutableHeaders(scope=message)
             headers["X-Run-Id"] = self.run_id
+            headers.update(self.also)
             if self.session_id is not None:
                 headers["X-Session-Id"] = self.session_id
         await self._send(message)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from attrs import evolve
@@ -22,6 +21,7 @@ from bb.errors import BBError, UnknownFlow, UnknownRun, WiringError
 from bb.ids import check_id
 from bb.logs import error as log_error
 from bb.logs import warning
+from bb.serve.access import Authorize, Tenant, refusal, settled
 from bb.serve.answering import Order, begun, check_tenant, frames, scoped, whole
 from bb.serve.anthropic import AnthropicWire
 from bb.serve.exchange import Exchange, unless_gone
@@ -33,12 +33,7 @@ from bb.trace import Event, fields
 
 if TYPE_CHECKING:
     from bb.app import App
-
-Authorize: TypeAlias = Callable[[Request], "Response | bool | Awaitable[Response | bool | None] | None"]
-"""Lets a request in by returning None or True. It refuses by returning a response or False, or by raising."""
-
-Tenant: TypeAlias = Callable[[Request], "str | Awaitable[str]"]
-"""Whose request it is."""
+    from bb.serve.inspector import Inspector
 
 MAX_BODY: Final = 4 * 2**20
 _OPENAI: Final = OpenAIWire()
@@ -68,6 +63,7 @@ class Service:
         wait: timedelta = timedelta(seconds=60),
         grace: timedelta = timedelta(seconds=5),
         keep_alive: float = KEEP_ALIVE,
+        inspector: Inspector | None = None,
     ) -> None:
         if not plans:
             raise WiringError("there is nothing to serve", remedy="register a flow first")
@@ -94,6 +90,7 @@ class Service:
                 Route("/v1/messages", self._messages, methods=["POST"]),
                 Route("/v1/models", self._models, methods=["GET"]),
                 Route("/v1/runs/{run_id}/events", self._events, methods=["GET"]),
+                *(inspector.routes(self.follow) if inspector is not None else ()),
             ],
             redirect_slashes=False,
             lifespan=self.lifespan,
@@ -145,9 +142,9 @@ class Service:
             exchange.read_ids()
             if self.is_closing:
                 raise Refused("the server is shutting down: try again soon", 503, "closing")
-            refusal = await self._refusal(Request(exchange.scope, exchange.receive))
+            refused = await refusal(self._authorize, Request(exchange.scope, exchange.receive))
             exchange.rewind()
-            await (refusal or self._router)(exchange.scope, exchange.receive, exchange.send)
+            await (refused or self._router)(exchange.scope, exchange.receive, exchange.send)
         except ClientGone:  # nobody reads it, but middleware wants a response
             await Response(status_code=499)(exchange.scope, exchange.receive, exchange.send)
         except Exception as error:
@@ -157,16 +154,6 @@ class Service:
             problem = self._explained(error, exchange, None)
             response = _json(wire.problem(problem, exchange.run_id), problem.status, problem.headers)
             await response(exchange.scope, exchange.receive, exchange.send)
-
-    async def _refusal(self, request: Request) -> Response | None:
-        if self._authorize is None:
-            return None
-        verdict = await _settled(self._authorize(request))
-        if verdict is None or verdict is True:
-            return None
-        if isinstance(verdict, Response):
-            return verdict
-        raise Refused("the request is not authorised", 403, "forbidden")
 
     def _explained(self, error: Exception, exchange: Exchange, plan: Plan | None) -> Problem:
         resends = exchange.named or (plan is not None and not plan.durable)
@@ -244,10 +231,17 @@ class Service:
         return _json({"object": "list", "data": models, "has_more": False, "first_id": ids[0], "last_id": ids[-1]})
 
     async def _events(self, request: Request) -> Response:
-        exchange = Exchange.of(request)
-        run_id = exchange.run_id = check_id(request.path_params["run_id"], "run id")
+        run_id = Exchange.of(request).run_id = check_id(request.path_params["run_id"], "run id")
+        return await self.follow(request, run_id, scoped(await self._tenant_of(request), run_id))
+
+    async def follow(self, request: Request, run_id: str, kept_as: str) -> Response:
+        """The events of a run, which the client knows by `run_id`, from where the client left off.
+
+        Raises:
+            UnknownRun: it is not kept.
+        """
         after = _position(request.headers.get("last-event-id"), run_id)
-        trail = self._trail(scoped(await self._tenant_of(request), run_id))
+        trail = self._trail(kept_as)
         news = [one for one in await trail.more() if one[0] > after]
         if not news and await trail.is_over():
             return Response(status_code=204)  # which tells a browser not to come again
@@ -293,11 +287,7 @@ class Service:
     async def _tenant_of(self, request: Request) -> str | None:
         if self._tenant is None:
             return None
-        return check_tenant(await _settled(self._tenant(request)))
-
-
-async def _settled(value: object) -> object:
-    return await value if inspect.isawaitable(value) else value
+        return check_tenant(await settled(self._tenant(request)))
 
 
 def _position(last: str | None, run_id: str) -> int:

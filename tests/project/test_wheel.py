@@ -94,6 +94,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert {"bb/py.typed", "bb/text/grammar.lark"} <= set(names)
     sources = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("bb/**/*.py")}
     assert {name for name in names if name.endswith(".py")} == sources
+    page = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("bb/serve/inspector/static/*")}
+    assert "bb/serve/inspector/static/page.html" in page <= set(names)
 
 
 def test_a_project_runs_with_the_wheel(python: Path, project: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from bb.cli import main
@@ -59,6 +60,16 @@ def test_an_app_is_served_as_the_options_say(shop: str, name: str, served: list[
     assert main(["serve", f"{shop}:{name}", *options]) == 0
     [(service, host, port)] = served
     assert (host, port) == ("0.0.0.0", 99) and service.grace.total_seconds() == 1.5
+
+
+@pytest.mark.parametrize(("options", "status"), [([], 404), (["--inspector"], 200)])
+async def test_the_inspector_is_served_when_it_is_asked_for(
+    shop: str, options: list[str], status: int, served: list[Any]
+) -> None:
+    assert main(["serve", f"{shop}:app", *options]) == 0
+    [(service, _, _)] = served
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url="http://localhost") as http:
+        assert (await http.get("/runs")).status_code == status
 
 
 def test_a_service_is_served_as_it_is(shop: str, served: list[Any]) -> None:

@@ -92,6 +92,14 @@ def test_a_format_that_is_not_known_says_so(version: Any) -> None:
         decode(json.dumps([version, 0, "forget", "a", ""]).encode(), "it")
 
 
+def test_a_failure_tells_where_it_came_from_unless_that_is_its_flow() -> None:
+    error = bb.AgentFailed("no", path="job/a")
+    elsewhere, here = Failed.of(error, "job", 5, final=False), Failed.of(error, "job/a", 5, final=True)
+    assert (elsewhere.place, here.place) == ("job/a", "")
+    assert all(decode(encode(fact, 7), "it") == fact for fact in (elsewhere, here))
+    assert len(json.loads(encode(here, 7))) == 8 and len(json.loads(encode(elsewhere, 7))) == 9
+
+
 def started(**changes: Any) -> Started:
     return evolve(Started("job", "r", "caller", 1, "f", 0), **changes)
 

@@ -61,27 +61,39 @@ class Archive:
         out: list[RunInfo] = []
         for info in await self._store.list(RUNS):
             try:
-                out.append(await self._info(info))
+                out.append(await self.info(info))
             except UnknownRun:
                 pass  # dropped since the list was made
             except CorruptRecord as problem:
                 error("a run cannot be read", run=info.name, error=str(problem))
         return out
 
-    async def _info(self, info: StreamInfo) -> RunInfo:
+    async def info(self, info: StreamInfo) -> RunInfo:
+        """One run, of which nothing but the last record is read if it is over.
+
+        Raises:
+            UnknownRun: it is no longer kept.
+            CorruptRecord: it cannot be read.
+        """
         run_id = info.name.removeprefix(RUNS)
         last = decode(info.last, f"the last record of run {run_id}")
         if isinstance(last, Ended):
             return RunInfo(run_id, last.flow, last.status, last.attempts, moment(last.started), moment(last.at))
         history = await self.history(run_id)
-        started = history.started
-        if started is None:  # it ended just now
-            raise UnknownRun(f"run {run_id} is no longer kept")
+        return self.told(history, held=await self._store.holder(run_stream(run_id)) is not None)
+
+    @staticmethod
+    def told(history: History, *, held: bool) -> RunInfo:
+        """A run as it is listed; `held` says whether somebody runs it."""
+        run_id, started, ended = history.run_id, history.started, history.ended
         failure = history.last_failure
+        if ended is not None:
+            return RunInfo(run_id, ended.flow, ended.status, ended.attempts, moment(ended.started), moment(ended.at))
+        assert started is not None  # a run that has not ended has begun
         return RunInfo(
             run_id,
             started.flow,
-            history.status(await self._store.holder(run_stream(run_id)) is not None),
+            history.status(held),
             history.attempts,
             moment(started.at),
             moment(history.progress),

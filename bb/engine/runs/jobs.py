@@ -19,7 +19,7 @@ from bb.engine.runs.archive import Archive
 from bb.engine.runs.ask import Ask
 from bb.engine.runs.live import Live
 from bb.engine.runs.runner import Runner
-from bb.errors import BBError, CorruptRecord, Interruption, RunBusy, RunCancelled, UnknownRun, WiringError
+from bb.errors import BBError, CorruptRecord, Interruption, RunBusy, RunCancelled, UnknownFlow, UnknownRun, WiringError
 from bb.ids import fresh_id
 from bb.log import RUNS, Ended, Given, History, Parked, decode, run_stream
 from bb.logs import error, warning
@@ -82,6 +82,16 @@ class Jobs:
         """Record a run as a job, and run it if the app is started."""
         await self._runner.record_job(ask)
         self.take(ask)
+
+    async def retry(self, run_id: str) -> None:
+        """Make a job of a run that is over without success, or unfinished, and run it if the app is started."""
+        history = await self._archive.history(run_id)
+        started, ended = history.started, history.ended
+        flow = started.flow if started is not None else ended.flow if ended is not None else ""
+        plan = self._plans.get(flow)
+        if plan is None:
+            raise UnknownFlow(f"flow {flow!r} of run {run_id} is not registered", remedy="register it first")
+        await self.submit(Ask(plan=plan, input=None, run_id=run_id, known=True, detach=True))
 
     def take(self, ask: Ask) -> None:
         """Run a job that is on record when its turn comes, if the app is started; else the next start finds it."""

@@ -45,7 +45,7 @@ from bb.messages import Input
 from bb.models.base import Model
 from bb.place import current_place
 from bb.stores.base import Lease, Store
-from bb.trace import Tracer
+from bb.trace import Tee, Tracer
 
 
 class _Process:
@@ -101,6 +101,11 @@ class Runner:
     def _mine(self) -> _Process:
         pid = os.getpid()
         return self._processes.get(pid) or self._processes.setdefault(pid, _Process())
+
+    def watch(self, tracer: Tracer) -> None:
+        """Hand every event of runs that begin from now on to one more tracer."""
+        known = self.walker.tracer
+        self.walker.tracer = tracer if known is None else Tee(known, tracer)
 
     # --- callers ---
 
