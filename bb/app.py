@@ -244,6 +244,7 @@ class App:
         replace: bool = False,
         fresh: bool = False,
         wait: timedelta = timedelta(seconds=60),
+        tenant: str | None = None,
     ) -> Outcome:
         """Run a flow to its end, or go on with a run that was cut off.
 
@@ -260,6 +261,7 @@ class App:
             replace: give up what is known of this run id, and what is parked in the session if the flow awaits; start over.
             fresh: ignore checkpoints of earlier runs of the session.
             wait: how long to wait for another process that has the run.
+            tenant: whose run it is: the webhooks and timetables that it reaches are this tenant's, and nobody else's.
 
         Raises:
             InvalidId, InvalidInput: an argument is out of shape.
@@ -272,9 +274,10 @@ class App:
             BBError: it failed; what it completed is kept.
         """
         self._jobs.prune_now_and_then()
-        return await self._runner.outcome(
-            self._ask(flow, input, params, run_id, session_id, detach=detach, replace=replace, fresh=fresh, wait=wait)
+        ask = self._ask(
+            flow, input, params, run_id, session_id, tenant, detach=detach, replace=replace, fresh=fresh, wait=wait
         )
+        return await self._runner.outcome(ask)
 
     def stream(
         self,
@@ -288,6 +291,7 @@ class App:
         replace: bool = False,
         fresh: bool = False,
         wait: timedelta = timedelta(seconds=60),
+        tenant: str | None = None,
     ) -> RunStream:
         """Like `run`, with the text as it is made: `async with app.stream(...) as text: async for chunk in text: ...`.
 
@@ -298,7 +302,9 @@ class App:
             asyncio.get_running_loop()
         except RuntimeError:
             raise WiringError("app.stream was called outside a running event loop", remedy=STREAM_ADVICE) from None
-        ask = self._ask(flow, input, params, run_id, session_id, detach=detach, replace=replace, fresh=fresh, wait=wait)
+        ask = self._ask(
+            flow, input, params, run_id, session_id, tenant, detach=detach, replace=replace, fresh=fresh, wait=wait
+        )
         return RunStream(self._runner.join(ask))
 
     def _ask(
@@ -308,6 +314,7 @@ class App:
         params: Mapping[str, object] | None,
         run_id: str | None,
         session_id: str | None,
+        tenant: str | None,
         *,
         detach: bool,
         replace: bool,
@@ -327,6 +334,7 @@ class App:
             run_id=fresh_id() if run_id is None else check_id(run_id, "run id"),
             known=run_id is not None,
             session_id=None if session_id is None else check_id(session_id, "session id"),
+            tenant=_checked_tenant(tenant),
             detach=detach,
             replace=replace,
             fresh=fresh,
@@ -363,7 +371,7 @@ class App:
         if not plan.durable:
             raise WiringError(f"flow {plan.name!r} is not durable", flow=plan.name, remedy="call .durable() on it")
         ask = self._ask(
-            flow, input, params, run_id, session_id, detach=True, replace=False, fresh=False, wait=timedelta(0)
+            flow, input, params, run_id, session_id, None, detach=True, replace=False, fresh=False, wait=timedelta(0)
         )
         await self._jobs.submit(ask)
         return ask.run_id
@@ -402,7 +410,15 @@ class App:
 
     # --- jobs ---
 
-    async def fire(self, webhook_id: str, body: bytes, headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> Fired:
+    async def fire(
+        self,
+        webhook_id: str,
+        body: bytes,
+        headers: Mapping[str, str] | Iterable[tuple[str, str]],
+        *,
+        run_id: str | None = None,
+        tenant: str | None = None,
+    ) -> Fired:
         """Call a webhook that a run has reached. Its body runs as a job, over the chat as it was there.
 
         A body that may reach a `Respond` is waited for, and gives its answer; any other runs in the background, and is on
@@ -412,14 +428,20 @@ class App:
             webhook_id: the id of the `Webhook`.
             body: what was sent, which handlers read as `turn.payload(bytes)`.
             headers: what came beside it, read by `turn.metadata`; of a name that comes twice, the first counts.
+            run_id: the id of the run that this call starts; a fresh one by default. A call that comes again with it is the
+                same call, whatever its headers are: the body does not run twice, but one that failed goes on.
+            tenant: who calls: a webhook that a run of this tenant has reached is called, or else one that no tenant's has.
 
         Raises:
+            InvalidId: an id is out of shape.
             UnknownWebhook: none of that id waits to be called.
+            RunIdInUse, InputConflict, RunExpired: the run id is known with something else.
             StoreError: the call was not recorded.
             BBError: the body was to answer, and failed.
         """
         pairs = headers.items() if isinstance(headers, Mapping) else headers
-        return await self._jobs.scheduler.call(webhook_id, body, pairs)
+        known = None if run_id is None else check_id(run_id, "run id")
+        return await self._jobs.scheduler.call(webhook_id, body, pairs, known, _checked_tenant(tenant))
 
     async def jobs(self) -> list[JobInfo]:
         """What triggers are to start, by the time it comes due, and then what waits to be called.
@@ -440,10 +462,12 @@ class App:
         """
         return await self._jobs.scheduler.unschedule(check_id(job_id, "job id"))
 
-    def session(self, flow: str | AnyFlow, session_id: str, *, detach: bool = False) -> Session:
+    def session(
+        self, flow: str | AnyFlow, session_id: str, *, detach: bool = False, tenant: str | None = None
+    ) -> Session:
         """A conversation with a durable flow, turn by turn: `turn = await session.start()`, `await session.send("yes")`.
 
-        With `detach` a turn goes on when every caller has gone.
+        With `detach` a turn goes on when every caller has gone. `tenant` is that of `run`.
 
         Raises:
             InvalidId: the session id is out of shape.
@@ -451,7 +475,13 @@ class App:
         """
         from bb.engine.runs.session import Session
 
-        return Session(self._conversations, self._plan(flow), check_id(session_id, "session id"), detach=detach)
+        return Session(
+            self._conversations,
+            self._plan(flow),
+            check_id(session_id, "session id"),
+            detach=detach,
+            tenant=_checked_tenant(tenant),
+        )
 
     async def drop_session(self, session_id: str) -> None:
         """Forget what the runs of a session share: symbols, memos, events and the rest. Runs that are parked in it are given up.
@@ -507,7 +537,8 @@ class App:
 
         Args:
             authorize: is asked about every request; it refuses by raising, or by returning a response or False.
-            tenant: whose request it is: up to 63 characters of `[A-Za-z0-9._-]`. Run and session ids hold within a tenant.
+            tenant: whose request it is: up to 63 characters of `[A-Za-z0-9._-]`. Run and session ids hold within a tenant, and
+                so do webhooks that its runs have reached; those that no tenant's run has are there for all.
             max_body: the most bytes that a request may have.
             detach: whether a durable run goes on when its client leaves; any other ends with its client.
             debug: tell clients what went wrong in a run.
@@ -633,15 +664,16 @@ class App:
         await self._archive.cancel(check_id(run_id, "run id"))
 
     async def retry(self, run_id: str) -> None:
-        """Hand a run that failed, was cancelled or was left unfinished to the app, which goes on with it as with a job.
+        """Make a job of a run that nobody runs: it goes on with what it was given, from what it saved, once an app is started.
 
-        One that has finished, or that is a job already, stays as it is; a job that is left to people is taken up again.
+        That is for a run that failed, was cancelled, or was left by its caller or by a process that died; also for one that a
+        trigger started. One that has finished stays as it is, as does one that is parked until an event comes.
 
         Raises:
             UnknownRun: there is none.
             UnknownFlow: its flow is not registered.
+            RunBusy: it is going on.
             RunExpired: it outlived its ttl.
-            RunBusy: a caller runs it just now.
             StoreError: it was not recorded.
         """
         await self._jobs.retry(check_id(run_id, "run id"))
@@ -664,6 +696,10 @@ class App:
             StoreError: the store failed.
         """
         return await self._jobs.prune()
+
+
+def _checked_tenant(tenant: str | None) -> str:
+    return "" if tenant is None else check_id(tenant, "tenant")
 
 
 def _check_store(store: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bb.log.delta import Delta, dump_delta, load_delta
 from bb.log.facts import (
     VERSION,
+    Answered,
     Attempted,
     Decided,
     Ended,
@@ -37,6 +38,7 @@ __all__ = [
     "RUNS",
     "STUCK_AFTER",
     "VERSION",
+    "Answered",
     "Attempted",
     "Block",
     "Decided",

@@ -195,6 +195,14 @@ class Stopped(Record):
 
 
 @frozen(eq=False, repr=False)
+class Answered(Record):
+    """What the body of a webhook has answered: who calls again gets it, without running anything."""
+
+    at: int
+    answer: str
+
+
+@frozen(eq=False, repr=False)
 class Ended(Record):
     """The run is over. It repeats what `runs()` lists, so that a listing reads one record per run."""
 
@@ -221,6 +229,7 @@ Fact: TypeAlias = (
     | Parked
     | Submitted
     | Stopped
+    | Answered
     | Ended
 )
 
@@ -240,6 +249,7 @@ _TAGS: Final[Mapping[str, type[Any]]] = {
     "park": Parked,
     "job": Submitted,
     "stop": Stopped,
+    "say": Answered,
     "end": Ended,
 }
 _TAG_OF: Final[Mapping[type[Any], str]] = {cls: tag for tag, cls in _TAGS.items()}

@@ -26,6 +26,8 @@ class Given(Record):
     """What symbols held where a trigger was reached."""
     depth: int = 0
     """How many triggers led here, one started by the other."""
+    tenant: str = ""
+    """Whose run it is, where there are tenants."""
 
     def fingerprint(self, codec: Codec) -> str:
         """32 hex digits that are equal for equal input and params, and differ for others.
@@ -60,6 +62,8 @@ def dump_given(given: Given, codec: Codec) -> dict[str, object]:
         out["s"] = codec.dump(dict(given.symbols), "symbols")
     if given.depth:
         out["n"] = given.depth
+    if given.tenant:
+        out["t"] = given.tenant
     return out
 
 
@@ -82,6 +86,7 @@ def load_given(plain: object, codec: Codec) -> Given:
             cast("dict[str, object]", params) if params is not None else {},
             cast("dict[str, object]", symbols) if symbols is not None else {},
             int(form.get("n", 0)),
+            str(form.get("t", "")),
         )
     except CorruptRecord:
         raise

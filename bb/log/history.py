@@ -9,6 +9,7 @@ from attrs import Factory, define, evolve, field
 
 from bb.errors import CorruptRecord
 from bb.log.facts import (
+    Answered,
     Attempted,
     Decided,
     Ended,
@@ -119,6 +120,8 @@ class History(Record):
     last_failure: Failed | None = None
     failed: bool = False
     ended: Ended | None = None
+    answer: str | None = None
+    """What it answered, if it is the body of a webhook."""
     progress: int = 0
     """When the last fact that is progress was recorded."""
     idle_attempts: int = 0
@@ -195,6 +198,7 @@ class History(Record):
                 self.seen.pop(path, None)
                 if not key:
                     self.ended = None
+                self.answer = None
             case Failed(path=path, final=final, at=at):
                 self.last_failure = fact
                 self._progress(at)
@@ -234,6 +238,9 @@ class History(Record):
                 self._progress(at)
             case Stopped():
                 self.idle_attempts = 0
+            case Answered(at=at, answer=answer):
+                self.answer = answer
+                self._progress(at)
             case Ended(at=at):
                 self.ended = fact
                 self.failed = False

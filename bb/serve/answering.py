@@ -41,6 +41,7 @@ class Order:
     session_id: str | None
     detach: bool
     wait: timedelta
+    tenant: str | None
 
     @property
     def talks(self) -> bool:
@@ -84,6 +85,7 @@ async def whole(app: App, order: Order) -> Said:
         session_id=order.session_id,
         detach=order.detached,
         wait=order.wait,
+        tenant=order.tenant,
     )
     return order.said(outcome, outcome.answer)
 
@@ -96,7 +98,7 @@ async def begun(app: App, order: Order) -> AsyncIterator[Going]:
     """
     if order.talks:
         assert order.session_id is not None
-        session = app.session(order.plan.name, order.session_id, detach=order.detached)
+        session = app.session(order.plan.name, order.session_id, detach=order.detached, tenant=order.tenant)
         turn_id = order.exchange.run_id if order.exchange.named else None
         accepted = await session.accept(order.asked.input, turn_id=turn_id)
         with suppress(InvalidId):  # one that a program made up may be any text
@@ -116,6 +118,7 @@ async def begun(app: App, order: Order) -> AsyncIterator[Going]:
         session_id=order.session_id,
         detach=order.detached,
         wait=order.wait,
+        tenant=order.tenant,
     )
     async with stream:
         await stream.begun()

@@ -29,6 +29,7 @@ from bb.errors import (
     Throttled,
     TooLarge,
     UnknownRun,
+    UnknownWebhook,
 )
 
 _SECOND: Final = timedelta(seconds=1)
@@ -82,7 +83,7 @@ def _problem(error: Exception, run_id: str, debug: bool) -> Problem:
         case InputConflict():
             return _final(409, f"run {run_id} is known with another request: give each request an id of its own", code)
         case RunIdInUse():
-            return _final(409, f"run {run_id} belongs to another model: use another run id", code)
+            return _final(409, f"run {run_id} belongs to something else: use another run id", code)
         case AlreadyParked():
             return _final(409, "the session has a conversation with another model that waits for a reply", code)
         case NotWaiting():
@@ -101,6 +102,8 @@ def _problem(error: Exception, run_id: str, debug: bool) -> Problem:
             return _later(503, f"the run was interrupted, and nothing is lost: {again}", code, _SECOND)
         case UnknownRun():
             return Problem(404, f"run {run_id} is not kept", code)
+        case UnknownWebhook():
+            return Problem(404, "there is no such webhook", code)
         case TooLarge() if _is_of_request(error):
             return Problem(413, "the request is too large to be kept", code)
         case InvalidId() | InvalidInput() | NotSavable() if _is_of_request(error):

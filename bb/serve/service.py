@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 from attrs import evolve
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
@@ -25,6 +25,7 @@ from bb.serve.access import Authorize, Tenant, refusal, settled
 from bb.serve.answering import Order, begun, check_tenant, frames, scoped, whole
 from bb.serve.anthropic import AnthropicWire
 from bb.serve.exchange import Exchange, unless_gone
+from bb.serve.hooks import hooks
 from bb.serve.openai import OpenAIWire
 from bb.serve.problems import ClientGone, Problem, Refused, problem_of
 from bb.serve.sse import KEEP_ALIVE, EventStream
@@ -90,6 +91,7 @@ class Service:
                 Route("/v1/messages", self._messages, methods=["POST"]),
                 Route("/v1/models", self._models, methods=["GET"]),
                 Route("/v1/runs/{run_id}/events", self._events, methods=["GET"]),
+                hooks(app, self._tenant_of),
                 *(inspector.routes(self.follow) if inspector is not None else ()),
             ],
             redirect_slashes=False,
@@ -145,7 +147,7 @@ class Service:
             refused = await refusal(self._authorize, Request(exchange.scope, exchange.receive))
             exchange.rewind()
             await (refused or self._router)(exchange.scope, exchange.receive, exchange.send)
-        except ClientGone:  # nobody reads it, but middleware wants a response
+        except (ClientGone, ClientDisconnect):  # nobody reads it, but middleware wants a response
             await Response(status_code=499)(exchange.scope, exchange.receive, exchange.send)
         except Exception as error:
             if exchange.started:
@@ -159,7 +161,7 @@ class Service:
         resends = exchange.named or (plan is not None and not plan.durable)
         problem = problem_of(error, exchange.run_id, debug=self._debug, resends=resends)
         log = log_error if problem.status == 500 else warning
-        flow = plan.name if plan is not None else ""
+        flow = plan.name if plan is not None else getattr(error, "flow", "")
         log(
             "a request failed",
             status=problem.status,
@@ -183,7 +185,9 @@ class Service:
         plan = self._routed(asked.input.request.model)
         tenant = await self._tenant_of(request)
         session_id = None if exchange.session_id is None else scoped(tenant, exchange.session_id)
-        order = Order(plan, asked, exchange, scoped(tenant, exchange.run_id), session_id, self._detach, self._wait)
+        order = Order(
+            plan, asked, exchange, scoped(tenant, exchange.run_id), session_id, self._detach, self._wait, tenant
+        )
         try:
             response = await (self._streamed if asked.stream else self._whole)(request, wire, order)
         except ClientGone:

@@ -1,4 +1,4 @@
-"""Triggers: cases 67 to 85 of the builder, as far as they need no server."""
+"""Triggers: cases 67 to 85 of the builder, as far as they need no server (78 and 79 are those of the timetable)."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ async def test_case_83_a_body_that_is_not_durable_begins_again(time: Timetable) 
         assert (time.count("a"), [run.status for run in await again.runs()]) == (2, ["finished"])
 
 
-async def test_a_failed_job_is_logged_and_recorded_and_not_tried_again(time: Timetable) -> None:
+async def test_case_80_a_failed_job_is_logged_and_recorded_and_not_tried_again(time: Timetable) -> None:
     app = time.app(later(bb.Every("* * * * *", time.agent("a")), id="f"))
     time.fails["a"] = 1
     async with app:
@@ -350,7 +350,7 @@ async def test_a_failed_job_is_logged_and_recorded_and_not_tried_again(time: Tim
         assert time.count("a") == 2
 
 
-async def test_a_failed_job_is_tried_again_as_its_own_retries_say(time: Timetable) -> None:
+async def test_case_80_a_failed_job_is_tried_again_as_its_own_retries_say(time: Timetable) -> None:
     body = later(time.agent("a"), id="body").durable(retries=2)
     app = time.app(later(bb.At(time.soon(minutes=1), body), id="f"))
     time.fails["a"] = 2
@@ -360,6 +360,55 @@ async def test_a_failed_job_is_tried_again_as_its_own_retries_say(time: Timetabl
         await time.pass_(minutes=1)
         await time.pass_(minutes=1)
         assert (time.count("a"), [run.status for run in await app.runs()]) == (3, ["finished"])
+
+
+async def test_case_80_the_steps_of_a_job_that_was_cut_off_are_not_made_again(tmp_path: Path) -> None:
+    made: list[str] = []
+    hold = asyncio.Event()
+
+    def step(name: str) -> str:
+        made.append(name)
+        return name
+
+    async def work(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        first = [await turn.step("s", step, "one"), await turn.step("s", step, "one")]  # equal ones are told by number
+        if made.count("two") == 0:
+            made.append("two")
+            await hold.wait()
+        turn.reply(" ".join([*first, await turn.step("t", step, "three")]))
+
+    body = bb.Flow().with_agent(bb.Agent("a").on_message(work)).with_id("body").durable(retries=1)
+    time = Timetable(bb.FileStore(tmp_path))
+    flow = later(bb.At(time.soon(minutes=1), body, time.agent("b")), id="f")
+    app = time.app(flow)
+    await app.start()
+    await app.run("f", "hi")
+    await time.pass_(minutes=1)
+    await until(lambda: made[-1:] == ["two"])
+    await app.stop(timedelta(0))
+
+    async with Timetable(bb.FileStore(tmp_path), time.clock).app(flow) as again:  # read from the disk anew
+        await until(lambda: time.count("b") == 1)
+        await rest()
+        assert made == ["one", "one", "two", "three"]
+        assert time.last("b").chat == ("hi", "one one three")
+        assert [(run.status, run.attempts) for run in await again.runs()] == [("finished", 2)]
+
+
+async def test_case_80_retries_that_are_used_up_stay_used_up_over_a_restart(time: Timetable) -> None:
+    flow = later(bb.At(time.soon(minutes=1), later(time.agent("a"), id="body").durable(retries=1)), id="f")
+    time.fails["a"] = 9
+    app = time.app(flow)
+    await app.start()
+    await app.run("f", "hi")
+    await time.pass_(minutes=1)  # and now it waits for its second try
+    assert time.count("a") == 1
+    await app.stop(timedelta(0))
+
+    async with time.app(flow) as again:
+        await time.pass_(minutes=1)
+        await time.pass_(minutes=1)
+        assert (time.count("a"), [run.status for run in await again.runs()]) == (2, ["failed"])
 
 
 # --- how often ---

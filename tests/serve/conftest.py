@@ -18,6 +18,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.stop()
 
 
+@pytest.fixture
+def hooked(tmp_path: Path) -> Iterator[Site]:
+    """A site with webhooks, not started yet."""
+    made = Site(tmp_path, "tests.serve.hooked")
+    yield made
+    made.stop()
+
+
 @pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A site that is served while the tests run."""

@@ -33,8 +33,9 @@ Messages = Sequence[Mapping[str, Any]]
 class Site:
     """`bb serve` in a process of its own, over one directory."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, module: str = "tests.serve.site") -> None:
         self.home = home
+        self._module = module
         self.url = ""
         self._process: subprocess.Popen[str] | None = None
         self._log = home / "log"
@@ -42,7 +43,7 @@ class Site:
     def start(self, *options: str) -> None:
         """Start it, and wait until it listens."""
         environment = {**os.environ, "SITE_HOME": str(self.home), "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "bb.cli", "serve", "tests.serve.site:app", "--port", "0", *options]
+        command = [sys.executable, "-m", "bb.cli", "serve", f"{self._module}:app", "--port", "0", *options]
         with self._log.open("w") as log:
             self._process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, text=True)
         for _ in self._lines():

@@ -22,7 +22,7 @@ ERRORS: list[tuple[Exception, int, str, str]] = [
     (bb.NotSavable("what?"), 400, "not_savable", "what?"),
     (bb.TooLarge("big"), 413, "too_large", "too large"),
     (bb.InputConflict("t:r was"), 409, "input_conflict", "run r is known with another request"),
-    (bb.RunIdInUse("t:r is"), 409, "run_id_in_use", "run r belongs to another model"),
+    (bb.RunIdInUse("t:r is"), 409, "run_id_in_use", "run r belongs to something else"),
     (bb.AlreadyParked("run x is"), 409, "already_parked", "waits for a reply"),
     (bb.NotWaiting("run x"), 409, "not_waiting", "turn r answers nothing"),
     (bb.RunCancelled("t:r was"), 409, "run_cancelled", "run r was cancelled"),

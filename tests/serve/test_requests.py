@@ -43,6 +43,7 @@ async def test_case_96_an_id_that_is_sent_twice_is_refused() -> None:
         ("GET", "/v1/nothing", 404),
         ("GET", "/v1/messages", 405),
         ("DELETE", "/v1/chat/completions", 405),
+        ("POST", "/v1/hooks/none", 404),
         ("POST", "/v1/messages", 400),
         ("POST", "/v1/chat/completions", 400),
     ],

@@ -10,7 +10,21 @@ import httpx2
 import openai
 import pytest
 
-from tests.serve.kit import CLIENTS, PATHS, Client, Site, ViaAnthropic, ViaOpenAI, body_of, error_of, frames_of
+import bb
+from tests.serve.kit import (
+    CLIENTS,
+    PATHS,
+    Client,
+    Site,
+    ViaAnthropic,
+    ViaOpenAI,
+    agent,
+    body_of,
+    error_of,
+    frames_of,
+    serving,
+)
+from tests.serve.stage import app_of
 
 ANSWERS = {
     "single": "one stage",
@@ -111,6 +125,21 @@ async def test_case_87_a_failure_in_a_stream_is_a_frame_after_the_text(running: 
 async def test_case_87_clients_raise_what_comes_in_a_stream(client: Client) -> None:
     with pytest.raises((openai.APIError, anthropic.APIStatusError), match="the run failed"):
         await client.ask("breaks", "hi", stream=True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+async def test_case_64_a_stream_that_its_handler_never_closes_ends_with_the_error(path: str, stream: bool) -> None:
+    async def claims(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        out = await turn.stream().__aenter__()
+        await out.write("so far")
+        raise RuntimeError("a bug")
+
+    flow = agent(claims).with_id("f")
+    async with serving(app_of(flow).asgi()) as url, httpx2.AsyncClient(base_url=url, timeout=10) as http:
+        answer = await http.post(path, json=body_of(path, "hi", stream=stream))
+    assert answer.status_code == (200 if stream else 500)
+    assert "the run failed" in answer.text and ("so far" in answer.text) is stream
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -60,6 +60,8 @@ class Reached(Record):
     """When the run was put on record, if it was: one that is started over has another life."""
     starting: bool
     """Whether the run is one of those that the app starts with."""
+    tenant: str
+    """Whose run it is, where there are tenants: what it schedules is nobody else's."""
     given: dict[str, object]
     """In codec form."""
 
@@ -94,6 +96,8 @@ class Run:
     """What symbols held where the trigger was reached that started it."""
     depth: int = 0
     """How many triggers led to it, one started by the other."""
+    tenant: str = ""
+    """Whose run it is, where there are tenants."""
     starting: bool = False
     """Whether it is run because the app starts."""
     schedule: Schedule = unscheduled

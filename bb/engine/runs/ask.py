@@ -24,6 +24,8 @@ class Ask:
     """What symbols held where a trigger was reached, whose body this is."""
     depth: int = 0
     """How many triggers led to it, one started by the other."""
+    tenant: str = ""
+    """Whose run it is, where there are tenants."""
     starting: bool = False
     """Whether it is run because the app starts."""
     run_id: str

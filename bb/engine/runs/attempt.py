@@ -17,7 +17,8 @@ from bb.engine.runs.leases import Tenure
 from bb.engine.runs.live import Live
 from bb.engine.runs.walker import Walker
 from bb.errors import BBError, Interruption, NotSavable, StoreError
-from bb.log import Ended, Failed, History, Started, Stopped, control_stream, load_given, millis
+from bb.log import Answered, Ended, Failed, History, Started, Stopped, control_stream, load_given, millis
+from bb.redaction import redacted
 
 
 class Attempts:
@@ -54,6 +55,7 @@ class Attempts:
                 params=given.params,
                 symbols=given.symbols,
                 depth=given.depth,
+                tenant=given.tenant,
                 session_id=started.session,
             ),
             live,
@@ -80,6 +82,8 @@ class Attempts:
             if history.ended is None:
                 await run.keep_symbols(f"end of attempt {run.attempt}")
                 await self._walker.sessions.close(history, tenure.lease, over=False, waits=plan.waits)
+                if plan.cause is not None and plan.responds:
+                    await journal.record(Answered(millis(self._clock.now()), redacted(outcome.answer)))
                 await journal.record(self._ended(run, started, "finished"))
             how = "finished"
             return outcome

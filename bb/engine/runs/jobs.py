@@ -19,7 +19,16 @@ from bb.engine.runs.archive import Archive
 from bb.engine.runs.ask import Ask
 from bb.engine.runs.live import Live
 from bb.engine.runs.runner import Runner
-from bb.errors import BBError, CorruptRecord, Interruption, RunBusy, RunCancelled, UnknownFlow, UnknownRun, WiringError
+from bb.errors import (
+    BBError,
+    CorruptRecord,
+    Interruption,
+    RunBusy,
+    RunCancelled,
+    UnknownFlow,
+    UnknownRun,
+    WiringError,
+)
 from bb.ids import fresh_id
 from bb.log import RUNS, Ended, Given, History, Parked, decode, run_stream
 from bb.logs import error, warning
@@ -84,14 +93,24 @@ class Jobs:
         self.take(ask)
 
     async def retry(self, run_id: str) -> None:
-        """Make a job of a run that is over without success, or unfinished, and run it if the app is started."""
+        """Make a job of a run that nobody runs, and run it if the app is started."""
         history = await self._archive.history(run_id)
+        if history.finished or (history.parked is not None and not history.failed and history.ended is None):
+            return
+        if await self._runner.store.holder(run_stream(run_id)) is not None:
+            raise RunBusy(
+                f"run {run_id} is going on", after=timedelta(seconds=1), remedy="wait until it ends, or cancel it"
+            )
         started, ended = history.started, history.ended
         flow = started.flow if started is not None else ended.flow if ended is not None else ""
         plan = self._plans.get(flow)
         if plan is None:
-            raise UnknownFlow(f"flow {flow!r} of run {run_id} is not registered", remedy="register it first")
-        await self.submit(Ask(plan=plan, input=None, run_id=run_id, known=True, detach=True))
+            raise UnknownFlow(
+                f"run {run_id} is of flow {flow!r}, which is not registered", remedy="register the flow, and retry then"
+            )
+        ask = Ask(plan=plan, input=None, run_id=run_id, detach=True)
+        if await self._runner.hand_over(ask, stuck=True):
+            self.take(ask)
 
     def take(self, ask: Ask) -> None:
         """Run a job that is on record when its turn comes, if the app is started; else the next start finds it."""

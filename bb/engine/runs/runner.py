@@ -190,7 +190,7 @@ class Runner:
         try:
             await self.store.append(run_stream(ask.run_id), 0, [encode(fact, 0)])
         except Conflict:
-            await self._hand_over(ask)
+            await self.hand_over(ask)
 
     async def record_new(self, ask: Ask) -> bool:
         """Put a job on record whose run id nobody else could have; False when it is there already."""
@@ -202,15 +202,25 @@ class Runner:
             return False
         return True
 
-    async def _hand_over(self, ask: Ask) -> None:
-        """Make a job of a run that is on record, unless it is one already or has finished."""
+    async def hand_over(self, ask: Ask, *, stuck: bool = False) -> bool:
+        """Make a job of a run that is on record, unless it is one already or has finished; whether it is to be run now.
+
+        `stuck` also takes up a job that ended its process again and again.
+
+        Raises:
+            RunBusy: a caller runs it.
+        """
+
+        def stays(history: History) -> bool:
+            return history.finished or (history.is_waiting_job and not (stuck and history.is_stuck))
+
         history = History(ask.run_id)
         history.read(await self.store.read(run_stream(ask.run_id)))
         await self._admit(ask, history, None)
         if self.settler.outlived(ask.plan, history):
             raise expired(ask)
-        if history.finished or history.is_waiting_job:
-            return
+        if stays(history):
+            return history.is_waiting_job
         lease = await self.leases.try_take(ask.run_id)
         if lease is None:
             raise RunBusy(
@@ -221,9 +231,10 @@ class Runner:
             )
         try:
             history = await self._reread(ask, history, lease)
-            if not (history.finished or history.is_waiting_job):
+            if not stays(history):
                 fact = Submitted(millis(self.clock.now())) if history.started else self.walker.opening(ask, history)
                 await self.store.append(run_stream(ask.run_id), history.length, [encode(fact, lease.fence)], lease)
+            return not history.finished
         finally:
             await self.leases.release(lease)
 

@@ -18,12 +18,12 @@ from bb.cron import next_time
 from bb.engine.frame.run import Reached
 from bb.engine.outcome import Fired, JobInfo
 from bb.engine.plan import Plan
-from bb.engine.runs.ask import Ask
+from bb.engine.runs.ask import Ask, in_use, other_input
 from bb.engine.runs.runner import Runner
 from bb.errors import BBError, UnknownWebhook, WiringError
 from bb.flows.tree import At, Every, Trigger, Webhook
 from bb.ids import fresh_id
-from bb.log import load_given, millis, moment, run_stream
+from bb.log import History, load_given, millis, moment, run_stream
 from bb.log.jobs import Job
 from bb.log.rows import Armed, Dropped, Row
 from bb.log.rows import Fired as Ticked
@@ -206,6 +206,7 @@ class Scheduler:
             params=given.params,
             symbols=given.symbols,
             depth=given.depth,
+            tenant=given.tenant,
             run_id=run_id,
             origin="job",
             detach=True,
@@ -223,36 +224,65 @@ class Scheduler:
 
     # --- calls from outside ---
 
-    async def call(self, id: str, body: bytes, headers: Iterable[tuple[str, str]]) -> Fired:
+    async def call(
+        self, id: str, body: bytes, headers: Iterable[tuple[str, str]], run_id: str | None, tenant: str
+    ) -> Fired:
         """Start the body of a webhook. What it delivers is waited for; else it is enough that it is on record.
 
         Raises:
             UnknownWebhook: none of that id waits to be called.
+            RunIdInUse, InputConflict: the run id is known with something else.
             StoreError: the call was not recorded.
             BBError: the body was to answer, and failed.
         """
-        job_id = _hashed(Webhook.kind, id)
-        job = await self._runner.sessions.rows("").read(job_stream(job_id), Job())
-        armed = job.armed if job.over is None else None
-        plan = self._bodies.get(_ROUND.sub("", armed.path)) if armed is not None else None
-        if armed is None or plan is None:
-            raise UnknownWebhook(
-                f"no webhook {id!r} waits to be called",
-                remedy="run a flow that reaches it, or give it to app.on_start; its flow has to be registered",
-            )
+        job_id, plan, armed = await self._webhook(id, tenant)
         metadata: dict[str, object] = {}
         for name, value in headers:
             metadata.setdefault(name, value)
-        ask = self._ask(plan, armed, f"{job_id}:{fresh_id()}")
+        ask = self._ask(plan, armed, run_id if run_id is not None else f"{job_id}:{fresh_id()}")
         assert ask.input is not None
-        ask = evolve(ask, input=evolve(ask.input, payload=bytes(body), metadata=metadata))
-        await self._runner.record_new(ask)
-        self._emit(ask, armed)
-        if not plan.responds:
+        ask = evolve(ask, tenant=tenant, input=evolve(ask.input, payload=bytes(body), metadata=metadata))
+        new = await self._runner.record_new(ask)
+        if new:
+            self._emit(ask, armed)
+        elif (known := await self._known_call(ask, body)).finished and known.answer is not None:
+            return Fired(ask.run_id, known.answer)
+        ask = evolve(ask, input=None)
+        if plan.responds:
+            outcome = await self._runner.outcome(ask)
+            return Fired(ask.run_id, outcome.answer)
+        if new or await self._runner.hand_over(ask):
             self._take(ask)
-            return Fired(ask.run_id)
-        outcome = await self._runner.outcome(evolve(ask, input=None))
-        return Fired(ask.run_id, outcome.answer)
+        return Fired(ask.run_id)
+
+    async def _webhook(self, id: str, tenant: str) -> tuple[str, Plan, Armed]:
+        """The webhook of that id, which waits: the tenant's own, or else one that belongs to none."""
+        for job_id in dict.fromkeys((_webhook_id(id, tenant), _webhook_id(id, ""))):
+            job = await self._runner.sessions.rows("").read(job_stream(job_id), Job())
+            armed = job.armed if job.over is None else None
+            plan = self._bodies.get(_ROUND.sub("", armed.path)) if armed is not None else None
+            if armed is not None and plan is not None:
+                return job_id, plan, armed
+        raise UnknownWebhook(
+            f"no webhook {id!r} waits to be called",
+            remedy="run a flow that reaches it, or give it to app.on_start; its flow has to be registered",
+        )
+
+    async def _known_call(self, ask: Ask, body: bytes) -> History:
+        """The run of a call that comes again. What it began with may have changed meanwhile, and its headers may differ.
+
+        Raises:
+            RunIdInUse, InputConflict: it is another call.
+        """
+        history = History(ask.run_id)
+        history.read(await self._store.read(run_stream(ask.run_id)))
+        if (started := history.started) is not None:
+            if started.flow != ask.plan.name:
+                raise in_use(ask, started.flow)
+            payload = load_given(started.given, self._codec).input.payload
+            if self._codec.fingerprint([payload]) != self._codec.fingerprint([bytes(body)]):
+                raise other_input(ask)
+        return history
 
     # --- looking at jobs ---
 
@@ -313,15 +343,24 @@ def _job_id(reached: Reached) -> str:
     trigger: Trigger = reached.trigger
     match trigger:
         case Webhook(id=id):
-            return _hashed(trigger.kind, id)
+            return _webhook_id(id, reached.tenant)
         case Every():
-            return _hashed(trigger.kind, reached.path)
+            return _hashed(trigger.kind, reached.path, *_owned(reached.tenant))
         case At(when=when) if reached.starting:
             return _hashed(trigger.kind, reached.path, str(millis(when)))
         case At():
             return _hashed(trigger.kind, reached.path, reached.run_id, str(reached.began))
         case unreachable:
             assert_never(unreachable)
+
+
+def _webhook_id(id: str, tenant: str) -> str:
+    return _hashed(Webhook.kind, id, *_owned(tenant))
+
+
+def _owned(tenant: str) -> tuple[str, ...]:
+    """What tells the jobs of a tenant from those of others, and from those of nobody."""
+    return (tenant,) if tenant else ()
 
 
 def _hashed(kind: str, *parts: str) -> str:

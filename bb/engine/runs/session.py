@@ -43,7 +43,15 @@ class Session:
     for want of one by its reply, gives the same turn, and goes on with it where a crash cut it off.
     """
 
-    def __init__(self, conversations: Conversations, plan: Plan, session_id: str, *, detach: bool = False) -> None:
+    def __init__(
+        self,
+        conversations: Conversations,
+        plan: Plan,
+        session_id: str,
+        *,
+        detach: bool = False,
+        tenant: str = "",
+    ) -> None:
         if not plan.durable or not isinstance(plan.flow, DurableFlow):
             raise WiringError(
                 f"flow {plan.name!r} is not durable, so a conversation with it would not outlive a turn",
@@ -54,6 +62,7 @@ class Session:
         self.flow = plan.name
         self._plan = plan
         self._detach = detach
+        self._tenant = tenant
         self._conversations = conversations
         self._runner = conversations.runner
 
@@ -330,6 +339,7 @@ class Session:
             run_id=run_id,
             session_id=self.session_id,
             detach=self._detach,
+            tenant=self._tenant,
             opening=opening,
         )
         return ask if given is None else evolve(ask, input=given.input, params=given.params)

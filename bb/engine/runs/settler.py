@@ -92,6 +92,7 @@ class Settler:
             params=given.params,
             symbols=given.symbols,
             depth=given.depth,
+            tenant=given.tenant,
             session_id=started.session,
             recovery=True,
         )

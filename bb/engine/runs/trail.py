@@ -16,6 +16,7 @@ from bb.engine.runs.runner import Runner
 from bb.errors import UnknownRun
 from bb.identity import Tree, changes
 from bb.log import (
+    Answered,
     Attempted,
     Decided,
     Ended,
@@ -157,5 +158,5 @@ class Trail:
                 return Event("unwind.end", run_id, path, moment(at), root, attempt)
             case Parked(path=path, at=at, source=source):
                 return Event("run.parked", run_id, path, moment(at), root, attempt, source)
-            case Seen() | Entered() | Decided() | Forgotten() | Submitted() | Stopped():
+            case Seen() | Entered() | Decided() | Forgotten() | Submitted() | Stopped() | Answered():
                 return None  # what these led to shows in the savepoints

@@ -57,7 +57,7 @@ class Walker:
         now = millis(self.clock.now())
         if history.started is not None:
             return Attempted(now, "recovery" if ask.recovery else "call")
-        given = Given(ask.input or Input(), ask.params, ask.symbols, ask.depth)
+        given = Given(ask.input or Input(), ask.params, ask.symbols, ask.depth, ask.tenant)
         return Started(
             flow=ask.plan.name,
             session=ask.session_id or ask.run_id,
@@ -145,6 +145,7 @@ class Walker:
             fresh=ask.fresh,
             captured=ask.symbols,
             depth=ask.depth,
+            tenant=ask.tenant,
             starting=ask.starting,
             schedule=self.schedule,
             trees=self._trees,

@@ -61,7 +61,8 @@ def _reached(node: Node, trigger: Trigger, state: State, path: str, ctx: Context
             remedy="a body that starts itself again never ends: use Every for what recurs",
         )
     sent = run.input
-    given = Given(Input(state.chat, sent.request, sent.payload, sent.metadata), run.params, state.symbols, depth)
+    input = Input(state.chat, sent.request, sent.payload, sent.metadata)
+    given = Given(input, run.params, state.symbols, depth, run.tenant)
     try:
         plain = dump_given(given, run.codec)
     except NotSavable as error:
@@ -69,4 +70,4 @@ def _reached(node: Node, trigger: Trigger, state: State, path: str, ctx: Context
         raise
     started = run.journal.history.started if run.journal is not None else None
     began = started.at if started is not None else 0
-    return Reached(trigger, run.plan.absolute(path), run.run_id, began, run.starting, plain)
+    return Reached(trigger, run.plan.absolute(path), run.run_id, began, run.starting, run.tenant, plain)

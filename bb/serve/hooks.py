@@ -1,0 +1,48 @@
+"""`POST /v1/hooks/{id}`: webhooks, called from outside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from bb.serve.answering import scoped
+from bb.serve.exchange import Exchange
+
+if TYPE_CHECKING:
+    from bb.app import App
+
+_CREDENTIAL: Final = re.compile(
+    "authoriz|x-auth|cookie|token|secret|passw|credential|jwt|oidc|api-?key|client-cert", re.IGNORECASE
+)
+
+
+def hooks(app: App, tenant_of: Callable[[Request], Awaitable[str | None]]) -> Route:
+    """The route on which an app's webhooks are called."""
+
+    async def call(request: Request) -> Response:
+        tenant = await tenant_of(request)
+        fired = await app.fire(
+            request.path_params["id"],
+            await request.body(),
+            kept(request.headers),
+            run_id=scoped(tenant, Exchange.of(request).run_id),
+            tenant=tenant,
+        )
+        if fired.answer is None:
+            return Response(status_code=202)
+        return PlainTextResponse(fired.answer.encode("utf-8", "replace"))
+
+    return Route("/v1/hooks/{id}", call, methods=["POST"])
+
+
+def kept(headers: Headers) -> Iterator[tuple[str, str]]:
+    """The headers that a body gets, by their usual spelling: `Content-Type`. They are stored, so credentials are left out."""
+    for name, value in headers.items():
+        if not _CREDENTIAL.search(name):
+            yield "-".join(word.capitalize() for word in name.split("-")), value
