@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol
@@ -125,21 +125,18 @@ async def begun(app: App, order: Order) -> AsyncIterator[Going]:
         yield _Run(order, stream)
 
 
-async def frames(going: Going, voice: Voice, explain: Callable[[Exception], Problem]) -> AsyncIterator[Frame]:
-    """An answer as a voice says it; what goes wrong is said as well."""
-    for frame in voice.begin():
-        yield frame
+async def frames(going: Going, voice: Voice, explain: Callable[[Exception], Problem]) -> AsyncIterator[Sequence[Frame]]:
+    """An answer as a voice says it, what belongs together at once; what goes wrong is said as well."""
+    yield voice.begin()
     try:
         async for text in going.text():
-            for frame in voice.say(text):
-                yield frame
+            yield voice.say(text)
         said = await going.said()
     except Exception as error:
         last = voice.fail(explain(error))
     else:
         last = voice.end(said)
-    for frame in last:
-        yield frame
+    yield last
 
 
 @frozen

@@ -15,17 +15,18 @@ from bb.serve.wire import (
     Said,
     Voice,
     arguments,
+    as_name,
     as_object,
     as_text,
     dumps,
     objects,
     optional,
+    quoted,
     texts,
     unsupported,
 )
 
 _THINKS: Final = {"enabled": True, "adaptive": True, "disabled": False}
-_SILENT: Final = frozenset({"thinking", "redacted_thinking"})  # a client sends back what some model thought
 
 
 class AnthropicWire:
@@ -139,7 +140,9 @@ def _message(part: Mapping[str, object], where: str) -> Message:
                 calls.append(ToolCall(id, name, json.dumps(given) if given else ""))
             case "tool_result":
                 results.append(_result(block, place))
-            case kind if kind not in _SILENT:
+            case "thinking" | "redacted_thinking":
+                pass  # a client sends back what some model thought
+            case kind:
                 raise unsupported(place, kind)
     return Message("".join(pieces), role, tuple(calls), tuple(results))
 
@@ -173,10 +176,10 @@ def _blocks(value: object, where: str) -> Iterator[str]:
 
 def _tool(part: Mapping[str, object], where: str) -> ToolSpec:
     if part.get("type") not in (None, "custom"):
-        raise Refused(f"{where}: tools of type {part.get('type')!r} are not supported")
+        raise Refused(f"{where}: tools of type {quoted(part.get('type'))} are not supported")
     schema = part.get("input_schema")
     return ToolSpec(
-        as_text(part.get("name"), f"{where}.name"),
+        as_name(part.get("name"), f"{where}.name"),
         optional(part, "description", str, f"{where}.") or "",
         {} if schema is None else as_object(schema, f"{where}.input_schema"),
     )
@@ -190,7 +193,7 @@ def _choice(value: object) -> str:
         case "auto":
             return ""
         case "tool":
-            return as_text(choice.get("name"), "tool_choice.name")
+            return as_name(choice.get("name"), "tool_choice.name")
         case kind:
             return kind
 

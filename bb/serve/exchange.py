@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -17,13 +17,52 @@ from bb.serve.problems import ClientGone, Refused
 
 T = TypeVar("T")
 
-_KEY = "bb.exchange"
+STALLED: Final = 60.0  # seconds that a client may pause in the middle of a body
+_KEY: Final = "bb.exchange"
+
+
+class Bodies:
+    """The bodies that are coming in. None is waited for any more once nothing of it came for a while, or at the end."""
+
+    def __init__(self) -> None:
+        self._limits: set[asyncio.Timeout] = set()
+        self._ended = False
+
+    async def receive(self, receive: Receive) -> Message:
+        """The next piece of one.
+
+        Raises:
+            Refused: it did not come.
+        """
+        try:
+            async with asyncio.timeout(0 if self._ended else STALLED) as limit:
+                self._limits.add(limit)
+                try:
+                    return await receive()
+                finally:
+                    self._limits.discard(limit)
+        except TimeoutError:
+            if self._ended:
+                raise too_late() from None
+            raise Refused(f"nothing more of the body came for {STALLED:g} s", 408, "timeout") from None
+
+    def end(self) -> None:
+        """The server shuts down: what is still missing comes too late."""
+        self._ended = True
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(0)
+
+
+def too_late() -> Refused:
+    """What a client is told that comes when the server shuts down."""
+    return Refused("the server is shutting down: try again soon", 503, "closing")
 
 
 class Exchange:
     """What every route has to do with a request: its ids, which every response repeats, and the limit of its body."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int, bodies: Bodies) -> None:
         self.headers = Headers(scope=scope)
         self.run_id = fresh_id()
         self.named = False
@@ -37,7 +76,12 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._max_body = max_body
+        self._bodies = bodies
+        length = self.headers.get("content-length", "")
+        self._declared = int(length[:20]) if length.isdecimal() else 0  # what is longer is over every limit
         self._size = 0
+        self._more = True
+        """Whether the body is to go on."""
         self._heard: list[Message] | None = []
         self._again: deque[Message] = deque()
 
@@ -71,13 +115,13 @@ class Exchange:
         """What the client sends; at first it is kept, to be received again.
 
         Raises:
-            Refused: the body is over the limit.
+            Refused: the body is over the limit, or does not come.
         """
         if self._again:
             return self._again.popleft()
-        declared = self.headers.get("content-length", "")
-        self._check(int(declared) if declared.isdecimal() else 0)
-        message = await self._receive()
+        self._check(self._declared)
+        message = await (self._bodies.receive(self._receive) if self._more else self._receive())
+        self._more = bool(message.get("more_body"))
         if message["type"] == "http.request":
             self._size += len(message.get("body", b""))
             self._check(self._size)

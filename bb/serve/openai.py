@@ -15,11 +15,13 @@ from bb.serve.wire import (
     Said,
     Voice,
     arguments,
+    as_name,
     as_object,
     as_text,
     dumps,
     objects,
     optional,
+    quoted,
     texts,
     unsupported,
 )
@@ -115,12 +117,12 @@ def _error(problem: Problem) -> dict[str, object]:
 
 
 def _message(part: Mapping[str, object], where: str) -> Message:
-    content = _content(part.get("content"), f"{where}.content")
+    role, content = as_text(part.get("role"), f"{where}.role"), _content(part.get("content"), f"{where}.content")
     answers = optional(part, "tool_call_id", str, f"{where}.")
     if answers is not None:
         return Message(role="tool", results=(ToolResult(answers, content),))
     calls = tuple(_called(call, place) for place, call in objects(part, "tool_calls", f"{where}."))
-    return Message(content, as_text(part.get("role"), f"{where}.role"), calls)
+    return Message(content, role, calls)
 
 
 def _content(value: object, where: str) -> str:
@@ -148,11 +150,11 @@ def _called(part: Mapping[str, object], where: str) -> ToolCall:
 
 def _tool(part: Mapping[str, object], where: str) -> ToolSpec:
     if part.get("type") not in (None, "function"):
-        raise Refused(f"{where}: tools of type {part.get('type')!r} are not supported")
+        raise Refused(f"{where}: tools of type {quoted(part.get('type'))} are not supported")
     function = as_object(part.get("function"), f"{where}.function")
     schema = function.get("parameters")
     return ToolSpec(
-        as_text(function.get("name"), f"{where}.function.name"),
+        as_name(function.get("name"), f"{where}.function.name"),
         optional(function, "description", str, f"{where}.function.") or "",
         {} if schema is None else as_object(schema, f"{where}.function.parameters"),
     )
@@ -164,7 +166,7 @@ def _choice(value: object) -> str:
     if isinstance(value, str):
         return _CHOICES.get(value, value)
     function = as_object(as_object(value, "tool_choice").get("function"), "tool_choice.function")
-    return as_text(function.get("name"), "tool_choice.function.name")
+    return as_name(function.get("name"), "tool_choice.function.name")
 
 
 def _call(call: ToolCall) -> dict[str, object]:

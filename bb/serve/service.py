@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -24,12 +24,12 @@ from bb.logs import warning
 from bb.serve.access import Authorize, Tenant, refusal, settled
 from bb.serve.answering import Order, begun, check_tenant, frames, scoped, whole
 from bb.serve.anthropic import AnthropicWire
-from bb.serve.exchange import Exchange, unless_gone
+from bb.serve.exchange import Bodies, Exchange, too_late, unless_gone
 from bb.serve.hooks import hooks
 from bb.serve.openai import OpenAIWire
 from bb.serve.problems import ClientGone, Problem, Refused, problem_of
 from bb.serve.sse import KEEP_ALIVE, EventStream
-from bb.serve.wire import Frame, Wire, dumps, loads
+from bb.serve.wire import Asked, Frame, Wire, check_tools, dumps, loads, quoted
 from bb.trace import Event, fields
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Service:
         self._wait = wait
         self._keep_alive = keep_alive
         self._closing: anyio.Event | None = None
+        self._bodies = Bodies()
         self._router = Router(
             [
                 Route("/v1/chat/completions", self._completions, methods=["POST"]),
@@ -108,6 +109,7 @@ class Service:
         those that do not are told to come back.
         """
         closing = self._closing = anyio.Event()
+        self._bodies = Bodies()
         stopping = asyncio.ensure_future(self._stop(closing))
         try:
             await self.app.start()
@@ -120,6 +122,7 @@ class Service:
 
     async def _stop(self, closing: anyio.Event) -> None:
         await closing.wait()
+        self._bodies.end()
         await self.app.stop(self.grace)
 
     def close(self) -> None:
@@ -138,12 +141,12 @@ class Service:
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, self._max_body)
+        exchange = Exchange(scope, receive, send, self._max_body, self._bodies)
         exchange.scope.setdefault("app", self)  # where there is an app, a router raises what it does not find
         try:
             exchange.read_ids()
             if self.is_closing:
-                raise Refused("the server is shutting down: try again soon", 503, "closing")
+                raise too_late()
             refused = await refusal(self._authorize, Request(exchange.scope, exchange.receive))
             exchange.rewind()
             await (refused or self._router)(exchange.scope, exchange.receive, exchange.send)
@@ -152,7 +155,7 @@ class Service:
         except Exception as error:
             if exchange.started:
                 raise
-            wire: Wire = _ANTHROPIC if scope["path"].rstrip("/").endswith("/v1/messages") else _OPENAI
+            wire: Wire = _ANTHROPIC if "/v1/messages" in scope["path"] else _OPENAI
             problem = self._explained(error, exchange, None)
             response = _json(wire.problem(problem, exchange.run_id), problem.status, problem.headers)
             await response(exchange.scope, exchange.receive, exchange.send)
@@ -181,7 +184,7 @@ class Service:
 
     async def _answer(self, request: Request, wire: Wire) -> Response:
         exchange = Exchange.of(request)
-        asked = wire.read(loads(await request.body()))
+        asked = _read(wire, await request.body())
         plan = self._routed(asked.input.request.model)
         tenant = await self._tenant_of(request)
         session_id = None if exchange.session_id is None else scoped(tenant, exchange.session_id)
@@ -210,7 +213,7 @@ class Service:
             said = frames(going, voice, lambda error: self._explained(error, order.exchange, order.plan))
             return self._stream(said, stack.pop_all())
 
-    def _stream(self, said: AsyncIterator[Frame], held: AsyncExitStack | nullcontext[None]) -> EventStream:
+    def _stream(self, said: AsyncIterator[Sequence[Frame]], held: AsyncExitStack | nullcontext[None]) -> EventStream:
         # runs that do not end in the grace period are interrupted, and that is still told
         grace = self.grace.total_seconds() + 1
         closing = self._closing or anyio.Event()
@@ -244,6 +247,7 @@ class Service:
         Raises:
             UnknownRun: it is not kept.
         """
+        await request.body()  # none is meant: whatever is wrong with one is said before the stream begins
         after = _position(request.headers.get("last-event-id"), run_id)
         trail = self._trail(kept_as)
         news = [one for one in await trail.more() if one[0] > after]
@@ -251,15 +255,17 @@ class Service:
             return Response(status_code=204)  # which tells a browser not to come again
         return self._stream(self._told(trail, news, after, run_id), nullcontext())
 
-    async def _told(self, trail: Trail, news: list[tuple[int, Event]], after: int, run_id: str) -> AsyncIterator[Frame]:
+    async def _told(
+        self, trail: Trail, news: list[tuple[int, Event]], after: int, run_id: str
+    ) -> AsyncIterator[Sequence[Frame]]:
         for position, event in news:
-            yield self._frame(position, event, run_id)
+            yield [self._frame(position, event, run_id)]
         try:
             async with aclosing(trail.follow()) as looks:
                 async for look in looks:
                     for position, event in look:
                         if position > after:
-                            yield self._frame(position, event, run_id)
+                            yield [self._frame(position, event, run_id)]
                     if self.is_closing:
                         return
         except UnknownRun:
@@ -285,13 +291,22 @@ class Service:
         plan = self._plans.get(model) or self._plans.get(self._default or only or "")
         if plan is None:
             known = ", ".join(sorted(self._plans))
-            raise Refused(f"no model {model!r}: there is {known}", 404, "model_not_found")
+            raise Refused(f"no model {quoted(model)}: there is {known}", 404, "model_not_found")
         return plan
 
     async def _tenant_of(self, request: Request) -> str | None:
         if self._tenant is None:
             return None
         return check_tenant(await settled(self._tenant(request)))
+
+
+def _read(wire: Wire, body: bytes) -> Asked:
+    try:
+        asked = wire.read(loads(body))
+        check_tools(asked.input.request)
+    except RecursionError:
+        raise Refused("the body is nested too deeply") from None
+    return asked
 
 
 def _position(last: str | None, run_id: str) -> int:

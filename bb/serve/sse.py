@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
@@ -23,7 +23,7 @@ class EventStream(EventSourceResponse):
 
     def __init__(
         self,
-        frames: AsyncIterator[Frame],
+        frames: AsyncIterator[Sequence[Frame]],
         held: AbstractAsyncContextManager[object],
         *,
         closing: anyio.Event,
@@ -48,6 +48,6 @@ class EventStream(EventSourceResponse):
                 warning("a client stopped reading, and its stream was cut", path=str(scope.get("path", "")))
 
 
-async def _encoded(frames: AsyncIterator[Frame]) -> AsyncIterator[ServerSentEvent]:
-    async for frame in frames:
-        yield ServerSentEvent(frame.data, event=frame.event, id=frame.id, sep="\n")
+async def _encoded(frames: AsyncIterator[Sequence[Frame]]) -> AsyncIterator[bytes]:
+    async for several in frames:
+        yield b"".join(ServerSentEvent(each.data, event=each.event, id=each.id, sep="\n").encode() for each in several)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from attrs import frozen
 
-from bb.messages import Input, ToolCall, Usage
+from bb.messages import Input, Request, ToolCall, ToolSpec, Usage
 from bb.serve.problems import Problem, Refused
 
 T = TypeVar("T")
+
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 
 _KINDS: Final = {
     str: "text",
@@ -98,7 +103,7 @@ class Wire(Protocol):
 
 def dumps(value: object) -> str:
     """JSON, in ASCII: text may hold lone surrogates, which have no UTF-8."""
-    return json.dumps(value, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def loads(body: bytes) -> dict[str, object]:
@@ -106,16 +111,24 @@ def loads(body: bytes) -> dict[str, object]:
 
     Raises:
         Refused: it is none.
+        RecursionError: it is nested too deeply.
     """
     try:
-        value = json.loads(body, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        value = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
+    except ValueError as error:
         raise Refused(f"the body is no JSON: {error}") from None
     return as_object(value, "the body")
 
 
 def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is no number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{quoted(digits)} is too large a number")
+    return number
 
 
 def as_object(value: object, where: str) -> dict[str, object]:
@@ -140,6 +153,17 @@ def as_list(value: object, where: str) -> list[object]:
     return value
 
 
+def as_name(value: object, where: str) -> str:
+    """A value that must be text, and not empty.
+
+    Raises:
+        Refused: it is none; `where` names it.
+    """
+    if value == "":
+        raise Refused(f"{where} must not be empty")
+    return as_text(value, where)
+
+
 def as_text(value: object, where: str) -> str:
     """A value that must be text.
 
@@ -160,8 +184,9 @@ def optional(body: Mapping[str, object], key: str, kind: type[T], where: str = "
     value: Any = body.get(key)
     if value is None:
         return None
-    if kind is float and type(value) is int and abs(value) < 2**53:
-        return cast(T, float(value))
+    if kind is float and type(value) is int:
+        with suppress(OverflowError):
+            return cast(T, float(value))
     if type(value) is not kind:
         raise wrong(f"{where}{key}", kind, value)
     return value
@@ -201,7 +226,26 @@ def wrong(where: str, kind: type[Any], value: object) -> Refused:
 
 def unsupported(where: str, type_: object) -> Refused:
     """A kind of content that flows do not take."""
-    return Refused(f"{where}: content of type {type_!r} is not supported, send text")
+    return Refused(f"{where}: content of type {quoted(type_)} is not supported, send text")
+
+
+def quoted(value: object) -> str:
+    """A value of a client as an error quotes it: its beginning, for it may be as large and as deep as a body."""
+    return reprlib.repr(value)
+
+
+def check_tools(request: Request) -> None:
+    """Tools must be such as a model takes, for else it is the run that fails.
+
+    Raises:
+        Refused: two tools have one name, or the one to be called is not there.
+    """
+    known: dict[str, ToolSpec] = {}
+    for number, tool in enumerate(request.tools):
+        if known.setdefault(tool.name, tool) != tool:
+            raise Refused(f"tools[{number}]: another tool is named {quoted(tool.name)}")
+    if request.tool_choice not in ("", "any", "none", *known):
+        raise Refused(f"tool_choice {quoted(request.tool_choice)} is none of the tools")
 
 
 def arguments(call: ToolCall) -> str:

@@ -58,6 +58,12 @@ async def test_case_96_every_response_repeats_the_run_id(method: str, path: str,
 
 
 USER = {"role": "user", "content": "hi"}
+
+
+def _named(name: str, description: str = "") -> dict[str, object]:
+    return {"function": {"name": name, "description": description}}
+
+
 BAD: list[tuple[str, object, str]] = [
     *((path, body, told) for path in PATHS for body, told in [
         ([], "the body must be an object"),
@@ -73,15 +79,24 @@ BAD: list[tuple[str, object, str]] = [
         ({"messages": [USER], "tools": [{}]}, "tools[0]"),
         ({"messages": [USER], "tools": [{"type": "web_search"}]}, "'web_search' are not supported"),
         ({"messages": [USER], "tool_choice": 5}, "tool_choice must be an object"),
+        ({"messages": [USER], "tool_choice": {"type": "look", "function": {"name": "look"}}}, "tool_choice 'look'"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "'image_url' is not supported"),
     ]),
     (PATHS[0], {"messages": [USER], "stop": [5]}, "stop[0] must be text"),
+    (PATHS[0], {"messages": [USER], "tool_choice": "look", "tools": [_named("see")]}, "tool_choice 'look' is none of"),
+    (PATHS[0], {"messages": [USER], "tools": [_named("")]}, "tools[0].function.name must not be empty"),
+    (PATHS[0], {"messages": [USER], "tools": [_named("a"), _named("a"), _named("a", "b")]}, "tools[2]: another tool"),
+    (PATHS[0], {"messages": [{"content": "hi", "tool_call_id": "c"}]}, "messages[0].role must be text"),
     (PATHS[0], {"messages": [USER], "stream_options": 5}, "stream_options must be an object"),
     (PATHS[0], {"messages": [{**USER, "tool_calls": [{"id": "c"}]}]}, "messages[0].tool_calls[0].function"),
     (PATHS[1], {"messages": [{"role": "user"}]}, "messages[0].content must be text or a list"),
     (PATHS[1], {"messages": [USER], "system": 5}, "system must be a list"),
     (PATHS[1], {"messages": [USER], "system": [{"type": "image"}]}, "'image' is not supported"),
     (PATHS[1], {"messages": [USER], "thinking": "yes"}, "thinking must be an object"),
+    (PATHS[1], {"messages": [USER], "tools": [{"name": ""}]}, "tools[0].name must not be empty"),
+    (PATHS[1], {"messages": [USER], "tool_choice": {"type": "tool", "name": ""}}, "tool_choice.name must not be empty"),
+    (PATHS[1], {"messages": [{"role": "user", "content": [{"type": {}}]}]}, "content of type {} is not supported"),
+    (PATHS[1], {"messages": [{"role": "user", "content": [{"type": "x" * 10_000}]}]}, "xxx...xxx"),
     (PATHS[1], {"messages": [USER], "stop_sequences": {}}, "stop_sequences must be a list"),
     (PATHS[1], {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id must be text"),
     (PATHS[1], {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": []}]}]}, "id must be text"),

@@ -229,10 +229,14 @@ class Listener:
 
 def setter(event: asyncio.Event) -> Callable[[], None]:
     """Sets an event of the running loop, from any thread."""
-    loop = asyncio.get_running_loop()
+    loop, home = asyncio.get_running_loop(), threading.get_ident()
 
     def set_event() -> None:
-        if not loop.is_closed():
+        if loop.is_closed():
+            return
+        if threading.get_ident() == home:  # as nearly always: waking the loop from outside is a call of the system
+            event.set()
+        else:
             loop.call_soon_threadsafe(event.set)
 
     return set_event

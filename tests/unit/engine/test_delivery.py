@@ -48,6 +48,18 @@ async def test_every_listener_reads_from_the_first_character() -> None:
     assert delivery.text == "one two"
 
 
+async def test_a_listener_of_the_writers_own_loop_is_not_woken_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That would be a system call for each piece of text."""
+    woken: list[object] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", woken.append)
+    delivery = Delivery("r")
+    delivery.write("one ")
+    first, reading = await until_first(delivery, delivery.listen())
+    delivery.write("two")
+    delivery.close()
+    assert (first, await reading, woken) == ("one ", "one two", [])
+
+
 async def test_complete_adds_what_is_missing() -> None:
     delivery = Delivery("r")
     delivery.write("one")
