@@ -1,5 +1,7 @@
 """The cost of a call statement, of a memo hit and of a once hit, each against what it must at least do.
 
+And whether a delivery, or a call inside a throttle, costs more the more there are before it.
+
 Run it as `python bench/nodes.py`.
 """
 
@@ -9,6 +11,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 
 from common import diskcache_set, folder, ratio, show
@@ -58,12 +61,50 @@ def seconds(store: Callable[[], bb.Store], flow: bb.DurableFlow) -> float:
     return asyncio.run(work()) / STATEMENTS
 
 
+def flatness(count: int = 2000) -> tuple[float, float]:
+    """Seconds of the median delivery of the last tenth, with so many events waiting; and that over one of the first tenth."""
+
+    async def work() -> list[float]:
+        app = bb.App()
+        taken = []
+        for n in range(count):
+            began = time.perf_counter()
+            await app.deliver("form", n, session_id="s")
+            taken.append(time.perf_counter() - began)
+        return taken
+
+    taken = asyncio.run(work())
+    first, last = statistics.median(taken[: count // 10]), statistics.median(taken[-count // 10 :])
+    return last, last / first
+
+
+def throttled(count: int) -> float:
+    """Seconds of one call inside a throttle that has seen so many in its window."""
+
+    async def work() -> float:
+        app = bb.App()
+        once = bb.Throttle("api", nothing(0), max=10 * count, per=timedelta(hours=1))
+        flow = bb.Chain((once,) * count).with_id("busy").durable()
+        began = time.perf_counter()
+        await app.run(flow)
+        return time.perf_counter() - began
+
+    return asyncio.run(work()) / count
+
+
 def main() -> None:
     """Print each cost, in memory in microseconds, on disk as a ratio to one diskcache `set` (D)."""
     for name, make in (("call", calls), ("memo hit", memos), ("once hit", onces)):
         flow = make(STATEMENTS)
         show(f"{name}, MemStore", seconds(bb.MemStore, flow) * 1e6, "us", "none")
         show(f"{name}, FileStore", ratio(partial(on_disk, flow), diskcache_set, 5), "D", "none; a step has 1.5")
+    last, growth = flatness()
+    show("delivery on MemStore, 2,000 events waiting", last * 1e6, "us", "none")
+    show("that over one with 100 waiting", growth, "x", "flat")
+    throttled(100)  # loads what is loaded when it is first used
+    few, many = throttled(100), throttled(1000)
+    show("throttled call on MemStore, 1,000 in its window", many * 1e6, "us", "none")
+    show("that over one with 100 in its window", many / few, "x", "flat")
 
 
 def on_disk(flow: bb.DurableFlow) -> float:

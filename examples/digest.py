@@ -82,7 +82,7 @@ COMMON: Final = frozenset(
 
 def extract_facts(parts: Sections) -> Facts:
     """Count, and choose the three sentences that hold most of the document's own words."""
-    blocks = [b for prose in parts.prose for b in re.split(r"\n\s*\n|(?:\n|^)\s*(?:[-*+]|\d+\.)\s", prose)]
+    blocks = [b for prose in parts.prose for b in re.split(r"(?m)\n\s*\n|^\s*(?:[-*+]|\d+\.)\s", prose)]
     sentences = [s for b in blocks for s in re.split(r"(?<=[.!?])\s+(?=\W*[^\W\d_a-z])", " ".join(b.split())) if s]
     terms = Counter(word for s in sentences for word in words(s) if len(word) > 3 and word not in COMMON)
     telling = {s for s in sentences if s[-1] in ".!?" and 8 <= len(words(s)) <= 40}
@@ -248,4 +248,10 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads it has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the rest is flushed to nowhere
+        code = 1
+    sys.exit(code)

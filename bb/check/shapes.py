@@ -5,20 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 from bb.check.scene import Rule, Scene
 from bb.check.sites import Site
+from bb.flows.expressions import Expr, Field, Format, List_, Lit, Obj, Parse, Var
 from bb.flows.tree import (
+    AiSegment,
     All,
     AnyFlow,
     Await,
+    Call,
     Chain,
     Checkpoint,
     Debounce,
+    Each,
     Group,
     Once,
     One,
+    Peek,
     Repeat,
     Retry,
     Saga,
@@ -29,6 +34,9 @@ from bb.flows.tree import (
     slots,
     takes_rest,
 )
+
+if TYPE_CHECKING:
+    from bb.flows.expressions import Value
 
 MOST: Final = 100_000  # rounds of a loop
 _NAME_IN_BRACES: Final = re.compile(r"\{\s*[A-Za-z_][A-Za-z0-9_]*\s*\}")
@@ -98,11 +106,39 @@ _MAY_BE_EMPTY: Final = ("otherwise", "handler", "finally", "undo")
 
 
 def _empty_body(site: Site, _: Scene) -> Iterator[str]:
+    if isinstance(site.body, Select | All | One | Group) and not site.body.members:
+        yield f"{site.body.kind} has no members; give it the flows it is to run"
     if isinstance(site.body, Chain | Select | All | One | Group) or takes_rest(site.body):
         return
     for name, flows in slots(site.body):
         if not flows and not name.startswith(_MAY_BE_EMPTY):
             yield f"{site.body.kind} has nothing in its {name}; give it what it is to run"
+
+
+def _each_items(site: Site, _: Scene) -> Iterator[str]:
+    if isinstance(site.body, Each) and _is_no_list(site.body.items):
+        yield "each goes over something that is no list; give it a list, or a symbol or call that holds one"
+
+
+def _is_no_list(value: Value) -> bool:
+    """Whether a value surely comes to something else."""
+    match value:
+        case Lit(value=literal):
+            return not isinstance(literal, list | tuple)
+        case Format() | Obj() | AiSegment():
+            return True
+        case Parse(to=to):
+            return to != "json"
+        case Expr(op="&&" | "||", args=args):
+            return all(map(_is_no_list, args))
+        case Expr(op="+", args=args):  # lists can be joined, with lists only
+            return any(map(_is_no_list, args))
+        case Expr():
+            return True
+        case Var() | Field() | List_() | Peek() | Call():
+            return False
+        case unreachable:
+            assert_never(unreachable)
 
 
 def _repeat_max(site: Site, _: Scene) -> Iterator[str]:
@@ -157,6 +193,7 @@ SITES: Final = (
     Rule("scope-bind", _scope_bind),
     Rule("saga-empty", _saga_empty),
     Rule("empty-body", _empty_body),
+    Rule("each-items", _each_items),
     Rule("repeat-max", _repeat_max),
     Rule("retry-max", _retry_max),
     Rule("retry-delay", _retry_delay),

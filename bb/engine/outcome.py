@@ -46,6 +46,7 @@ class RunInfo:
     run_id: str
     flow: str
     status: Status
+    """`queued` is a job that has not begun, `parked` waits for an event, `interrupted` may go on, `stuck` is left to people."""
     attempts: int
     started: datetime
     progress: datetime

@@ -92,6 +92,8 @@ def as_optional_value(value: object) -> Value | None:
 
 def _own(value: object) -> object:
     """A copy that nobody else can change."""
+    if type(value) in (str, int, bool, float):
+        return value
     try:
         return deepcopy(value)
     except RecursionError:  # it nests too deep for the codec as well, which says where

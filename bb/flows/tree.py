@@ -2,7 +2,7 @@
 
     AnyFlow = Body | Trigger | NamedFlow | DurableFlow
 
-`Body` are the kinds that can be named: those that speak (`bb.flows.groups`), `Chain`, and the nodes (`bb.flows.calls`,
+`Body` are the kinds that can be named: those that speak (`bb.flows.groups`), `Chain`, and each `LanguageNode` (`bb.flows.calls`,
 `bb.flows.control`, `bb.flows.durability`). A `Trigger` (`bb.flows.triggers`) has neither an id nor a model: what it starts
 later has its own.
 """
@@ -19,16 +19,8 @@ from bb.flows.durability import Await, Checkpoint, Debounce, Memo, Once, Peek, S
 from bb.flows.groups import All, Flow, Group, Notify, One, Respond, Select, Send
 from bb.flows.triggers import TRIGGERS, At, Every, Trigger, Webhook, gathered, takes_rest
 
-Body: TypeAlias = (
-    Flow
-    | Chain
-    | Select
-    | All
-    | One
-    | Group
-    | Respond
-    | Notify
-    | Call[Any]
+LanguageNode: TypeAlias = (
+    Call[Any]
     | AiSegment
     | Bind
     | Emit
@@ -53,6 +45,8 @@ Body: TypeAlias = (
     | Scope
     | Saga
 )
+"""The nodes of the language: the statements that do something else than speak over the chat."""
+Body: TypeAlias = Flow | Chain | Select | All | One | Group | Respond | Notify | LanguageNode
 Bare: TypeAlias = Body | Trigger
 """Every kind of flow but the two that name one."""
 AnyFlow: TypeAlias = Bare | NamedFlow | DurableFlow

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from attrs import frozen
 
-from bb.codec import dumps, loads
-from bb.errors import CorruptRecord
+from bb.codec import dumps
+from bb.log.records import unpacked
 from bb.record import Record
 from bb.redaction import redacted
 
@@ -280,17 +280,13 @@ def decode(record: bytes, where: str) -> Fact:
     Raises:
         CorruptRecord: it is none, or of a version this release does not know; `where` names it.
     """
-    try:
-        version, _, tag, *values = cast("list[Any]", loads(record))
-    except Exception as error:
-        raise CorruptRecord(f"{where} cannot be read: {error}", remedy="restore the store from a copy") from error
-    if version != VERSION:
-        raise CorruptRecord(f"{where} has format version {version}, known is {VERSION}", remedy="upgrade bb")
-    try:
-        cls = _TAGS[tag]
-        if cls is Entered:
-            number, path, signature, adopted = values
-            return Entered(number, path, signature, tuple((s, old, new) for s, old, new in adopted))
-        return cast(Fact, cls(*values))
-    except Exception as error:
-        raise CorruptRecord(f"{where} is no fact of a run: {error}", remedy="restore the store from a copy") from error
+    return unpacked(record, where, VERSION, "fact of a run", _fact)
+
+
+def _fact(fields: list[Any]) -> Fact:
+    _, tag, *values = fields
+    cls = _TAGS[tag]
+    if cls is Entered:
+        number, path, signature, adopted = values
+        return Entered(number, path, signature, tuple((s, old, new) for s, old, new in adopted))
+    return cast(Fact, cls(*values))

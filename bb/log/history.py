@@ -31,7 +31,9 @@ from bb.log.facts import (
 )
 from bb.record import Record
 
-Status: TypeAlias = Literal["running", "parked", "interrupted", "failed", "finished", "cancelled", "expired", "stuck"]
+Status: TypeAlias = Literal[
+    "queued", "running", "parked", "interrupted", "failed", "finished", "cancelled", "expired", "stuck"
+]
 
 STUCK_AFTER: Final = 5  # attempts in a row that recorded nothing: the run kills its process
 
@@ -124,6 +126,8 @@ class History(Record):
     """What it answered, if it is the body of a webhook."""
     progress: int = 0
     """When the last fact that is progress was recorded."""
+    queued: bool = False
+    """Whether it was put on record as a job, and has not begun since."""
     idle_attempts: int = 0
     """Attempts in a row that recorded nothing."""
     parked: Parked | None = None
@@ -181,12 +185,14 @@ class History(Record):
             case Started(at=at, origin=origin):
                 self.started = fact
                 self.progress = at
-                self.attempts = self.idle_attempts = 0 if origin == "job" else 1  # a job is only put on record
+                self.queued = origin == "job"
+                self.attempts = self.idle_attempts = 0 if self.queued else 1
             case Seen(at=at, symbols=symbols, path=path):
                 self.seen[path] = symbols
                 self._progress(at)
             case Attempted():
                 self._reopen()
+                self.queued = False
                 self.attempts += 1
                 self.idle_attempts += 1
             case Entered(number=number):
@@ -216,6 +222,7 @@ class History(Record):
                 assert self.started is not None
                 self.started = evolve(self.started, origin="job")
                 self._reopen()
+                self.queued = True
                 self._progress(at)
             case Unwinding(scope=number, path=path, at=at):
                 self.scopes[number].unwinding[path] = fact
@@ -284,6 +291,11 @@ class History(Record):
         below = path + "/"
         return any(place.startswith(below) for scope in self.scopes.values() for place in scope.remembered())
 
+    def owes_below(self, path: str) -> bool:
+        """Whether something inside `path` is still to be undone, in whichever durable flow."""
+        below = path + "/"
+        return any(place.startswith(below) for scope in self.scopes.values() for place in scope.unwinding)
+
     def saved_below(self, path: str) -> list[tuple[str, object]]:
         """The savepoints that count inside `path`, in whichever durable flow, each with its place."""
         below = path + "/"
@@ -327,4 +339,6 @@ class History(Record):
             return "parked"
         if self.failed:
             return "failed"
+        if self.queued:
+            return "queued"
         return "stuck" if self.is_stuck else "interrupted"

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Final, TypeAlias, assert_never
 
 from attrs import Factory, define, frozen
 
-from bb.log.rows import Left, Named, Paired, Put, Row, Seen, Spot, Wait
+from bb.log.rows import Back, Left, Named, Paired, Put, Row, Seen, Spot, Wait
 from bb.record import Record
 
 DELIVERIES: Final = 1000  # delivery ids remembered: one that comes again later than that is new
 PAIRS: Final = 32  # settled pairs remembered, for replies that come again
 
-MailRow: TypeAlias = Named | Put | Wait | Left | Paired | Seen
+MailRow: TypeAlias = Named | Put | Wait | Left | Back | Paired | Seen
 
 
 @frozen(eq=False, repr=False)
@@ -35,7 +35,7 @@ class Mailbox(Record):
     that had brought. Never are there both events and waits left over.
     """
 
-    kinds: ClassVar[tuple[type[Any], ...]] = (Named, Put, Wait, Left, Paired, Seen)
+    kinds: ClassVar[tuple[type[Any], ...]] = (Named, Put, Wait, Left, Back, Paired, Seen)
 
     source: str | None = None
     waits: OrderedDict[str, tuple[str, int]] = Factory(OrderedDict)
@@ -60,6 +60,11 @@ class Mailbox(Record):
     def has_come(self, run: str) -> bool:
         """Whether what a parked run waits for is here."""
         return run in self.latest and run not in self.waits
+
+    def untaken(self, run: str, path: str) -> Event | None:
+        """The delivery that the wait at a place has got last; no answer, which is for nobody else."""
+        last = self.latest.get(run)
+        return last[1] if last is not None and last[0] == path and last[1].turn is None else None
 
     def answered(self, turn: str) -> Spot | None:
         """The wait that a turn has answered, as far as it is remembered."""
@@ -103,6 +108,13 @@ class Mailbox(Record):
                 if over:
                     for spot in [spot for spot in self.settled if spot[0] == run]:
                         del self.settled[spot]
+            case Back(run=run, path=path, delivery_id=id):
+                event = self.untaken(run, path)
+                if event is not None and event.delivery_id == id:
+                    del self.latest[run]
+                    self._offer(event)
+                    if id in self.queue:
+                        self.queue.move_to_end(id, last=False)
             case Named(text=text):
                 self.source = text
             case Paired(run=run, path=path, settled=True):
@@ -129,6 +141,9 @@ class Mailbox(Record):
         self.seen[event.delivery_id] = None
         if len(self.seen) > DELIVERIES:
             self.seen.popitem(last=False)
+        self._offer(event)
+
+    def _offer(self, event: Event) -> None:
         if self.waits:
             run, (path, _) = self.waits.popitem(last=False)
             self.latest[run] = (path, event)

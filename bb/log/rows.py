@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias, cast
 
 from attrs import astuple, field, frozen
 
-from bb.codec import dumps, loads
+from bb.codec import dumps
 from bb.errors import CorruptRecord
+from bb.log.records import unpacked
 from bb.record import Record
 
 VERSION: Final = 1
@@ -135,6 +136,15 @@ class Left(Record):
 
     run: str
     over: bool = False
+
+
+@frozen(eq=False, repr=False)
+class Back(Record):
+    """A run is gone that had not taken an event it was given: that is for the next who waits, before all later ones."""
+
+    run: str
+    path: str
+    delivery_id: str
 
 
 @frozen(eq=False, repr=False)
@@ -260,6 +270,16 @@ class Sealed(Record):
     """Nothing may be appended before the stream is rewritten."""
 
 
+@frozen(eq=False, repr=False)
+class Mark(Record):
+    """A long stream that has the same mark at the same position has the same records before it: `id` is used once.
+
+    A stream that is rewritten or begun anew has lost its marks. So who knows what it had come to at a mark reads on from there.
+    """
+
+    id: str
+
+
 Row: TypeAlias = (
     Kept
     | Claimed
@@ -271,6 +291,7 @@ Row: TypeAlias = (
     | Put
     | Wait
     | Left
+    | Back
     | Paired
     | Seen
     | Stamped
@@ -283,6 +304,7 @@ Row: TypeAlias = (
     | Began
     | Gone
     | Sealed
+    | Mark
 )
 
 _TAGS: Final[Mapping[str, type[Any]]] = {
@@ -296,6 +318,7 @@ _TAGS: Final[Mapping[str, type[Any]]] = {
     "put": Put,
     "wait": Wait,
     "left": Left,
+    "back": Back,
     "pair": Paired,
     "seen": Seen,
     "stamp": Stamped,
@@ -308,13 +331,20 @@ _TAGS: Final[Mapping[str, type[Any]]] = {
     "begin": Began,
     "gone": Gone,
     "seal": Sealed,
+    "mark": Mark,
 }
 _TAG_OF: Final[Mapping[type[Any], str]] = {cls: tag for tag, cls in _TAGS.items()}
+_MARK: Final = dumps([VERSION, "mark"])[:-1] + b","
 
 
 def encode_row(row: Row) -> bytes:
     """A row as a record."""
     return dumps([VERSION, _TAG_OF[type(row)], *astuple(row, recurse=False)])
+
+
+def is_mark(record: bytes) -> bool:
+    """Whether a record is a mark."""
+    return record.startswith(_MARK)
 
 
 def decode_row(record: bytes, where: str) -> Row:
@@ -323,18 +353,12 @@ def decode_row(record: bytes, where: str) -> Row:
     Raises:
         CorruptRecord: it is none, or of a version this release does not know; `where` names it.
     """
-    try:
-        version, tag, *values = cast("list[Any]", loads(record))
-    except Exception as error:
-        raise CorruptRecord(f"{where} cannot be read: {error}", remedy="restore the store from a copy") from error
-    if version != VERSION:
-        raise CorruptRecord(f"{where} has format version {version}, known is {VERSION}", remedy="upgrade bb")
-    try:
-        return cast(Row, _TAGS[tag](*values))
-    except Exception as error:
-        raise CorruptRecord(
-            f"{where} is no row of a session or job: {error}", remedy="restore the store from a copy"
-        ) from error
+    return unpacked(record, where, VERSION, "row of a session or job", _row)
+
+
+def _row(fields: list[Any]) -> Row:
+    tag, *values = fields
+    return cast(Row, _TAGS[tag](*values))
 
 
 class Fold(Protocol):
@@ -364,6 +388,7 @@ def fold_rows(fold: Fold, records: Iterable[bytes], stream: str, start: int = 0)
         row = decode_row(record, where)
         if isinstance(row, Sealed):
             sealed = True
+        if isinstance(row, Sealed | Mark):
             continue
         try:
             if not isinstance(row, fold.kinds):

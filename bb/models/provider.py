@@ -19,6 +19,9 @@ C = TypeVar("C")
 PASSING: Final = frozenset({408, 409, 425, 429})
 """The 4xx that may go well another time."""
 
+_TRANSPORTS: Final = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "h11"})
+"""The packages that the SDKs, of today and of some years ago, go through; what they raise is not always wrapped."""
+
 _LONG: Final = 20  # a shorter key is a placeholder such as "none" or "ollama", and ordinary text
 
 
@@ -109,8 +112,8 @@ def _asked(headers: Mapping[str, str]) -> float | None:
 
 def from_network(error: Exception) -> bool:
     """Whether an error comes from the transport below an SDK, or from bytes that are no answer."""
-    return isinstance(error, OSError | json.JSONDecodeError) or type(error).__module__.startswith(
-        ("httpx", "httpcore", "h11")
+    return isinstance(error, OSError | json.JSONDecodeError) or any(
+        kind.__module__.partition(".")[0] in _TRANSPORTS for kind in type(error).__mro__
     )
 
 

@@ -85,9 +85,12 @@ from bb.wire import from_wire
 
 _MEMBERS: Final = {"select": Select, "parallel": All, "race": One, "group": Group}
 
+_BYTES: Final = 4  # that a token has on average, at least; those of ordinary text have more
+_FEW: Final = 1000  # tokens that any text may have
+
 
 def read(source: str, limit: int) -> Module:
-    """The flows of a source text of at most `limit` bytes in UTF-8.
+    """The flows of a source text of at most `limit` bytes in UTF-8, and a quarter as many tokens, which are what takes time.
 
     Raises:
         InvalidText: it is no module of flows, or too large.
@@ -96,7 +99,7 @@ def read(source: str, limit: int) -> Module:
     if size > limit:
         raise fault("", f"the text is longer than {limit} bytes", 1, 1, "split it, or give a higher limit=")
     source = source.removeprefix("\ufeff").replace("\r\n", "\n")
-    tokens = Tokens(source)
+    tokens = Tokens(source, max(limit // _BYTES, _FEW))
     try:
         module: Module = _parser().parse(tokens)  # type: ignore[assignment]  # what the rule `start` comes to
     except UnexpectedToken as error:

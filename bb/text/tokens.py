@@ -74,9 +74,10 @@ _ENDS: Final = frozenset(
 
 @mutable
 class Tokens:
-    """The tokens of one source, made as they are asked for; `brackets` are those still open at the last one."""
+    """The tokens of one source, at most `most`, made as they are asked for; `brackets` are those still open at the last one."""
 
     source: str
+    most: int
     brackets: list[Token] = field(factory=list, init=False)
     _at: int = field(default=0, init=False)
     _line: int = field(default=1, init=False)
@@ -84,6 +85,7 @@ class Tokens:
     """Where the current line starts."""
     _margins: list[int] = field(factory=lambda: [0], init=False)
     _last: str = field(default="_NL", init=False)
+    _made: int = field(default=0, init=False)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -219,6 +221,11 @@ class Tokens:
 
     def _token(self, kind: str, text: str, at: int, end: int) -> Token:
         self._at, self._last = end, kind
+        self._made += 1
+        if self._made > self.most:
+            raise self._fault(
+                f"the text has more than {self.most:,} words and signs", at, "split it, or give a higher limit="
+            )
         return Token(kind, text, at, self._line, at - self._start + 1)
 
     def _deep(self, at: int) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import TypeAlias, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bb
 from bb.engine.steps import control
 from bb.errors import InvalidValue, OpFailed, Throttled, TimedOut, TooManyIterations, WiringError
+from bb.flows.expressions import Expr, Operator, Value
 from bb.flows.refs import negate, ref
 from bb.flows.tree import (
     All,
@@ -403,3 +407,80 @@ async def test_nobody_runs_beside_a_hold(acts: Acts) -> None:
 
     with pytest.raises(AssertionError, match="did not come to the hold"):
         await reached(acts.hold("b"), task)
+
+
+# --- formulas ---------------------------------------------------------------------------------------------------------
+
+Formula: TypeAlias = "str | tuple[str, Formula, Formula]"
+"""A call of that name, or an operator over two formulas."""
+
+FORMULAS: st.SearchStrategy[Formula] = st.recursive(
+    st.sampled_from(["yes", "no", "one", "zero"]),
+    lambda inner: st.tuples(st.sampled_from(["&&", "||", "=="]), inner, inner),
+    max_leaves=8,
+)
+COMES_TO = {"yes": True, "no": False, "one": 1, "zero": 0}
+
+
+def spelled(formula: Formula, acts: Acts) -> object:
+    """The formula as a value of the tree."""
+    if isinstance(formula, str):
+        return acts(formula)
+    op, left, right = formula
+    return Expr(cast(Operator, op), (cast(Value, spelled(left, acts)), cast(Value, spelled(right, acts))))
+
+
+def played(formula: Formula, made: list[str]) -> object:
+    """What Python makes of the same, and the calls it makes for it."""
+    if isinstance(formula, str):
+        made.append(formula)
+        return COMES_TO[formula]
+    op, left, right = formula
+    first = played(left, made)
+    if op == "&&":
+        return first and played(right, made)
+    if op == "||":
+        return first or played(right, made)
+    second = played(right, made)
+    return first == second and isinstance(first, bool) is isinstance(second, bool)  # here true does not equal 1
+
+
+@given(formula=FORMULAS)
+def test_only_the_calls_that_a_formula_needs_are_made(formula: Formula) -> None:
+    acts = Acts()
+    acts.values.update(COMES_TO)
+    made: list[str] = []
+    value = played(formula, made)
+    app = bb.App()
+
+    flow = durable(Return(spelled(formula, acts)))
+
+    async def twice() -> list[object]:
+        return [(await app.run(flow, run_id="r")).value for _ in range(2)]
+
+    values = asyncio.run(twice())
+
+    assert values == [value, value] and list(map(type, values)) == [type(value)] * 2
+    assert acts.done == made  # once: what was made is replayed, and nothing else
+
+
+async def test_a_call_keeps_its_place_when_one_before_it_is_not_needed(acts: Acts) -> None:
+    """A place in a formula counts the calls written before it, not those that were made."""
+    acts.values.update({"a": False, "c": True})
+    recorder = bb.Recorder()
+    flow = durable(When((ref(acts("a")) & ref(acts("b"))) | ref(acts("c")), Emit("yes")))
+
+    outcome = await bb.App(trace=recorder).run(flow)
+
+    assert outcome.answer == "yes" and acts.done == ["a", "c"]
+    paths = [
+        event.path.rpartition("/")[2] for event in recorder.events if event.kind == "flow.end" and "call" in event.path
+    ]
+    assert paths == ["cond~call.0", "cond~call.2"]
+
+
+async def test_what_is_left_of_an_operator_is_known_before_the_call_right_of_it(acts: Acts) -> None:
+    with pytest.raises(InvalidValue):
+        await bb.run(plain(Bind("n", 0), Return((ref("n", int) / ref("n", int) > 1) & ref(acts("a")))))
+
+    assert acts.done == []

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
+
 import pytest
 
 import bb
+from bb.engine.memory import session_memory
 from bb.errors import OpFailed, Unbound, WiringError
 from bb.flows.refs import ref
-from bb.flows.tree import AnyFlow, Assert, Bind, Each, Emit, Memo, Peek, Repeat, Return, Unless, When
+from bb.flows.tree import All, AnyFlow, Assert, Bind, Each, Emit, Memo, Peek, Repeat, Return, Unless, When
 from bb.ops import Viewed, op
 from tests.conformance.acts import Acts, durable, plain
-from tests.trials.kit import Disk, cut_off
+from tests.trials.kit import Disk, cut_off, until
 
 
 async def test_case_16_it_is_known_by_the_op_and_its_arguments(disk: Disk, acts: Acts) -> None:
@@ -213,3 +218,79 @@ async def test_scalars_stay_what_they_are(disk: Disk, acts: Acts) -> None:
 
     assert values == [[3, True, {"k": [1.5, None]}, 3, [1.5, None]]] * 2
     assert all(type(v[0]) is int and v[1] is True for v in values)  # type: ignore[index]  # a list, as just shown
+
+
+# --- at the same time -------------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """An op that takes its time, counts how often it was begun, and may fail or be asked to wait for something else."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.failures = 0
+        self.meanwhile: Callable[[], Awaitable[object]] = asyncio.Event().wait
+        self.op = op(effects=["network"])(self.slow)
+
+    async def slow(self, text: str) -> str:
+        self.begun += 1
+        if self.failures:
+            self.failures -= 1
+            await asyncio.sleep(0.02)
+            raise RuntimeError("not now")
+        await self.meanwhile()
+        return f"{text} done"
+
+
+def resting() -> Awaitable[object]:
+    return asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", [durable, plain])
+async def test_case_17_runs_at_the_same_time_compute_it_once(disk: Disk, kind: Callable[..., AnyFlow]) -> None:
+    slow = Slow()
+    slow.meanwhile = resting
+    branches = All(Memo("x", slow.op("a")), Memo("y", slow.op("a")), Bind("other", slow.op("other")))
+    app = disk.app()
+    flow = cast(bb.NamedFlow, kind(branches, Memo("z", slow.op("a")), Return(ref("z"))))
+
+    outcomes = await asyncio.gather(*(app.run(flow, session_id="s", run_id=f"r{n}") for n in range(4)))
+
+    assert [outcome.value for outcome in outcomes] == ["a done"] * 4
+    assert slow.begun == 5  # one memo, and four calls that are none
+
+
+async def test_case_17_if_the_first_fails_or_is_cancelled_the_next_computes_it(disk: Disk) -> None:
+    slow = Slow()
+    slow.failures = 1
+    app = disk.app(durable(Memo("x", slow.op("a")), Return(ref("x"))))
+    runs = [asyncio.ensure_future(app.run("f", session_id="s", run_id=f"r{n}")) for n in range(4)]
+    with pytest.raises(OpFailed):
+        await runs[0]
+    await until(lambda: slow.begun == 2)
+    runs[1].cancel()  # it is computing, and will never end by itself
+    slow.meanwhile = resting
+
+    with pytest.raises(asyncio.CancelledError):
+        await runs[1]
+    assert [(await run).value for run in runs[2:]] == ["a done"] * 2
+    assert slow.begun == 3
+
+
+async def test_case_17_a_call_that_waits_for_the_same_memo_in_another_run_goes_ahead(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_memory, "_COMPUTING", 0.05)
+    slow = Slow()
+    app = disk.app(durable(Memo("x", slow.op("a")), Return(ref("x"))))
+
+    async def another() -> None:
+        slow.meanwhile = resting
+        await app.run("f", session_id="s", run_id="inner")
+
+    slow.meanwhile = another
+
+    async with asyncio.timeout(10):
+        outcome = await app.run("f", session_id="s", run_id="outer")
+
+    assert outcome.value == "a done" and slow.begun == 2

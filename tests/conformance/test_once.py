@@ -361,3 +361,23 @@ async def test_a_crash_between_the_effect_and_its_savepoint_runs_it_again(disk: 
     await disk.app(flow).run("f", run_id="r")
 
     assert acts.done == ["one", "two", "two"]
+
+
+@pytest.mark.parametrize("fails_later", [True, False])
+async def test_an_undo_that_failed_in_a_finished_once_is_tried_when_the_run_is_run_again(
+    disk: Disk, acts: Acts, fails_later: bool
+) -> None:
+    """What caught the failure let the once finish, but the undo is owed all the same."""
+    acts.breaks("boom", "undo charge", *(["later"] if fails_later else []))
+    flow = durable(Once("a", Try(Saga(acts.step("charge"), Step(acts("boom"))))), acts("later"))
+    try:
+        await disk.app(flow).run("f", run_id="r")
+    except OpFailed:
+        assert fails_later
+    assert acts.done == ["charge", "boom", "undo charge", "later"]
+    acts.mend("undo charge", "later")
+
+    for _ in range(2):
+        await disk.app(flow).run("f", run_id="r")
+
+    assert acts.done[4:] == ["undo charge", *(["later"] if fails_later else [])]

@@ -92,7 +92,7 @@ async def test_a_run_that_was_left_is_taken_up_by_the_next_start(time: Timetable
 
     await app.retry("r")  # nobody is started
     await rest()
-    assert await status(app, "r") == "interrupted"
+    assert await status(app, "r") == "queued"
 
     async with time.app(flow) as again:
         await until(lambda: time.count("b") == 2)

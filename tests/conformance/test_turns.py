@@ -400,6 +400,75 @@ async def test_a_parked_run_is_kept_for_good_unless_it_has_a_ttl(disk: Disk, act
         await app.run("short", run_id="short")
 
 
+async def goes(app: bb.App, clock: ManualClock, how: str) -> None:
+    """A parked run ends before it could take what was delivered to it."""
+    if how == "cancelled":
+        await app.cancel("r")
+    elif how == "abandoned":
+        await app.session("short", "s").abandon()
+    else:
+        clock.advance(timedelta(hours=3))
+    if how == "pruned":
+        assert await app.prune() == 1
+    if how == "called":
+        with pytest.raises(bb.RunExpired):
+            await app.run("short", run_id="r")
+
+
+@bb.Agent().on_message
+async def slow(turn: bb.Turn, chat: bb.ModelChat) -> None:
+    await asyncio.sleep(0.1)
+
+
+GOES = pytest.mark.parametrize("how", ["pruned", "called", "cancelled", "abandoned"])
+
+
+@GOES
+async def test_what_was_delivered_to_a_run_that_goes_is_for_the_next_one(disk: Disk, how: str) -> None:
+    """Each event is consumed by exactly one await: a run that is past its ttl, or ended by people, is none."""
+    clock = ManualClock(auto=True)
+    short = durable(Await("user", bind="x"), Return(ref("x")), id="short", ttl=timedelta(hours=2))
+    await disk.app(short, clock=clock).run("short", run_id="r", session_id="s")
+    other = disk.app(clock=clock)  # it has none of the flows, so the run only has its event
+    assert (await other.deliver("user", "first", session_id="s", delivery_id="d1")).run_id == "r"
+    await other.deliver("user", "second", session_id="s")
+    app = disk.app(short, clock=clock)
+
+    await goes(app, clock, how)
+
+    assert (await app.deliver("user", "first", session_id="s", delivery_id="d1")).run_id is None  # still the same event
+    assert [(await app.run("short", run_id=run, session_id="s")).value for run in "ab"] == ["first", "second"]
+
+
+@GOES
+async def test_who_waits_already_gets_it_and_goes_on(disk: Disk, how: str) -> None:
+    clock = ManualClock(auto=True)
+    short = durable(Await("user", bind="x"), Return(ref("x")), id="short", ttl=timedelta(hours=2))
+    lasting = durable(bb.Flow().with_agent(slow), Await("user", bind="x"), Return(ref("x")), id="lasting")
+    app = disk.app(short, lasting, clock=clock)
+    starts = (("lasting", "next"), ("short", "r"))  # the second parks while the first is still at its first step
+    await asyncio.gather(*(app.run(flow, run_id=id, session_id="s") for flow, id in starts))
+    assert (await disk.app(clock=clock).deliver("user", "yes", session_id="s")).run_id == "r"
+
+    await goes(app, clock, how)
+
+    assert (await finished(app, "lasting", "next")).value == "yes"
+
+
+async def test_what_a_run_has_taken_is_not_given_to_another(disk: Disk) -> None:
+    clock = ManualClock(auto=True)
+    short = durable(Await("user"), Await("other"), id="short", ttl=timedelta(hours=2))
+    app = disk.app(short, clock=clock)
+    await app.run("short", run_id="r", session_id="s")
+    await app.deliver("user", "taken", session_id="s")
+    assert (await app.run("short", run_id="r")).waiting_for == "other"
+    clock.advance(timedelta(hours=3))
+
+    assert await app.prune() == 1
+
+    assert (await app.run("short", run_id="a", session_id="s")).waiting_for == "user"
+
+
 async def test_a_leg_is_progress_that_a_ttl_counts_from(disk: Disk) -> None:
     clock = ManualClock(auto=True)
     app = disk.app(durable(Await("a"), Await("b"), ttl=timedelta(hours=2)), clock=clock)

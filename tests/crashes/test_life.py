@@ -189,27 +189,32 @@ def test_a_fork_of_a_started_app_starts_anew(tmp_path: Path) -> None:
 
 
 def test_short_lived_threads_leave_nothing_open(tmp_path: Path) -> None:
+    """The threads of the store and of the leases come with the work and go a while after it, so what counts is the end."""
     printed = script(
         tmp_path,
         """
         def files():
-            return len(os.listdir("/proc/self/fd"))
+            return [os.readlink(link.path) for link in os.scandir("/proc/self/fd") if os.path.lexists(link.path)]
 
         async def some(thread):
             for n in range(40):
                 assert (await app.run(flow, "hi", run_id=f"r-{thread}-{n}")).answer == "said"
 
-        def batch(first):
+        run("first")
+        asyncio.run(app.store.list(""))  # now it has every connection it will ever have
+        before = files()
+        for first in range(0, 50, 5):
             threads = [threading.Thread(target=lambda n=n: asyncio.run(some(n))) for n in range(first, first + 5)]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            return files(), threading.active_count()
-
-        first, *rest = [batch(n) for n in range(0, 50, 5)]
-        assert all(opened <= first[0] + 1 and running <= first[1] + 1 for opened, running in rest), (first, rest)
+        until = time.monotonic() + 30
+        while (threading.active_count() > 1 or len(files()) > len(before)) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
+        assert len(files()) <= len(before), (before, files())
         print(len((home / "calls").read_text().split()))
         """,
     )
-    assert printed == "2000"
+    assert printed == "2001"

@@ -72,6 +72,31 @@ def test_one_heading_is_no_headings(folder: Path) -> None:
     assert "11 words under 1 heading, " in digest(folder, "one.md").stdout
 
 
+def test_what_is_quoted_from_a_list_has_no_second_bullet(folder: Path) -> None:
+    item = "The harbour keeps its harbour lights lit for every ship in the harbour.\n"
+    listed = "".join(f"\n{mark} {number}: {item}" for number, mark in enumerate(("-", "*", "1.")))
+    (folder / "notes" / "list.md").write_text(f"# List\n\nOf lights:\n{listed}" + "\nThe tide comes in.\n" * 400)
+    report = digest(folder, "notes/list.md").stdout
+    assert report.count(f"\n- 0: {item}") == 1 and report.count(item) == 4  # the list, and its first line once more
+    assert not re.search(r"^- (?:[-*]|1\.) ", report, re.MULTILINE)
+
+
+def test_who_reads_only_the_beginning_gets_no_traceback(folder: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), "notes"],
+            cwd=folder,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            timeout=120,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert (folder / "digest.md").exists()
+
+
 def test_a_long_text_gets_a_section_per_file(folder: Path) -> None:
     (folder / "notes" / "long.md").write_text("# Long\n\n" + "The tide comes in twice a day at this coast. " * 200)
     done = digest(folder, "notes")

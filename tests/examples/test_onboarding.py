@@ -99,6 +99,14 @@ def test_it_shows_its_spellings(tmp_path: Path, module: ModuleType, spelling: st
     assert list(tmp_path.iterdir()) == []
 
 
+def test_who_reads_only_the_beginning_gets_no_traceback(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed, start(tmp_path, "--show", stdout=closed) as process:
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (1, "")
+
+
 # --- a process per turn -----------------------------------------------------------------------------------------------
 
 

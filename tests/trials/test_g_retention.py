@@ -47,7 +47,7 @@ async def test_trial_G4_nothing_of_a_run_outlives_it_however_it_ended(disk: Disk
         await cut_off(app, work.hold("b"), "job", "hi", run_id=run_id)
     await app.cancel("cancelled")
     await app.submit("job", "hi", run_id="submitted")
-    assert {run.status for run in await app.runs()} == {"finished", "failed", "interrupted", "cancelled"}
+    assert {run.status for run in await app.runs()} == {"finished", "failed", "interrupted", "cancelled", "queued"}
     clock.advance(timedelta(hours=23))
     assert await app.prune() == 0
     clock.advance(2 * HOUR)

@@ -27,6 +27,7 @@ from bb.log import (
     History,
     Saved,
     Started,
+    Submitted,
     control_stream,
     decode,
     dump_delta,
@@ -203,6 +204,10 @@ def test_the_status_tells_where_a_run_stands() -> None:
     assert folded(started()).status(False) == "interrupted"
     assert folded(started(), failed(final=True)).status(False) == "failed"
     assert folded(started(), failed(final=True), Attempted(3, "call")).status(False) == "interrupted"
+    job = started(origin="job")
+    assert folded(job).status(False) == "queued" and folded(job).status(True) == "running"
+    assert folded(job, Attempted(2, "recovery")).status(False) == "interrupted"
+    assert folded(started(), failed(final=True), Submitted(3)).status(False) == "queued"
     for status in ("finished", "cancelled", "expired"):
         assert folded(started(), Ended(status, 3, "job", 1, 1)).status(True) == status
 

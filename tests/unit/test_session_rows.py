@@ -15,6 +15,7 @@ from bb.codec import Codec, Types
 from bb.log.mailbox import DELIVERIES, PAIRS, Mailbox
 from bb.log.rows import (
     Arrived,
+    Back,
     Bound,
     Claimed,
     Finished,
@@ -23,6 +24,7 @@ from bb.log.rows import (
     Gone,
     Kept,
     Left,
+    Mark,
     Named,
     Paired,
     Parked,
@@ -67,6 +69,7 @@ GOLDEN: dict[bytes, Row] = {
     b'[1,"put","t1","yes",9,["r","f/a"],true,"t1"]': Put("t1", "yes", 9, ("r", "f/a"), True, "t1"),
     b'[1,"wait","r","f/a",10]': Wait("r", "f/a", 10),
     b'[1,"left","r",false]': Left("r"),
+    b'[1,"back","r","f/a","d1"]': Back("r", "f/a", "d1"),
     b'[1,"pair","r","f/a",true,"d1",1,9,false,null]': Paired("r", "f/a", True, "d1", 1, 9, False, None),
     b'[1,"seen",["d1","d2"]]': Seen(("d1", "d2")),
     b'[1,"stamp","1f","r","f/t",11,2,60000]': Stamped("1f", "r", "f/t", 11, 2, 60000),
@@ -75,6 +78,7 @@ GOLDEN: dict[bytes, Row] = {
     b'[1,"park","r","f","f/a","the form",13]': Parked("r", "f", "f/a", "the form", 13),
     b'[1,"gone","r"]': Gone("r"),
     b'[1,"seal"]': Sealed(),
+    b'[1,"mark","1f"]': Mark("1f"),
 }
 
 
@@ -278,6 +282,7 @@ MAIL: st.SearchStrategy[Row] = st.one_of(
     st.builds(lambda spot: Wait(spot[0], spot[1], 1), SPOTS),
     st.builds(lambda spot, turn: put(turn, to=spot, turn=turn), SPOTS, st.sampled_from(["t1", "t2"])),
     st.builds(Left, RUNS, st.booleans()),
+    st.builds(lambda spot, event: Back(spot[0], spot[1], event), SPOTS, st.sampled_from("1234567")),
 )
 
 
@@ -288,6 +293,7 @@ class Model:
     events: list[str] = field(factory=list)
     waits: list[tuple[str, str]] = field(factory=list)
     got: dict[tuple[str, str], str] = field(factory=dict)
+    latest: dict[str, str] = field(factory=dict)
     ids: set[str] = field(factory=set)
 
     def play(self, row: Row) -> None:
@@ -298,16 +304,26 @@ class Model:
                     self.events.append(id)
             case Put(delivery_id=id, to=spot):
                 if spot is not None and spot in self.waits:
-                    self.waits.remove(spot)
-                    self.got[spot] = id
+                    self.meet(spot, id)
             case Wait(run=run, path=path):
                 if (run, path) not in self.waits and (run, path) not in self.got:
+                    self.latest.pop(run, None)
                     self.waits = [*(spot for spot in self.waits if spot[0] != run), (run, path)]
             case Left(run=run, over=over):
                 self.waits = [spot for spot in self.waits if spot[0] != run]
                 self.got = {spot: id for spot, id in self.got.items() if not over or spot[0] != run}
+                self.latest.pop(run, None)
+            case Back(run=run, path=path, delivery_id=id):
+                if self.latest.get(run) == path and self.got[run, path] == id:
+                    del self.latest[run], self.got[run, path]
+                    self.events.insert(0, id)
         while self.events and self.waits:
-            self.got[self.waits.pop(0)] = self.events.pop(0)
+            self.meet(self.waits[0], self.events.pop(0))
+
+    def meet(self, spot: tuple[str, str], id: str) -> None:
+        self.waits.remove(spot)
+        self.got[spot] = id
+        self.latest[spot[0]] = spot[1]
 
 
 @given(st.lists(MAIL, max_size=60))

@@ -8,7 +8,7 @@ from bb.engine.memory.session_rows import SessionRows
 from bb.engine.outcome import Delivery
 from bb.errors import NotWaiting
 from bb.log.mailbox import Event, Mailbox
-from bb.log.rows import Left, Named, Paired, Put, Row, Wait
+from bb.log.rows import Back, Left, Named, Paired, Put, Row, Wait
 from bb.log.streams import mail_stream, mail_streams
 from bb.redaction import redacted
 
@@ -110,7 +110,7 @@ async def given_to(rows: SessionRows, source: str, run: str, path: str) -> Event
     Raises:
         StoreError: it cannot be read.
     """
-    event = (await rows.read(mail_stream(rows.session_id, source), Mailbox())).given(run, path)
+    event = (await rows.read(mail_stream(rows.session_id, source), Mailbox)).given(run, path)
     return None if event is None else evolve(event, payload=rows.codec.load(event.payload))
 
 
@@ -120,7 +120,7 @@ async def has_come(rows: SessionRows, source: str, run: str) -> bool:
     Raises:
         StoreError: it cannot be read.
     """
-    return (await rows.read(mail_stream(rows.session_id, source), Mailbox())).has_come(run)
+    return (await rows.read(mail_stream(rows.session_id, source), Mailbox)).has_come(run)
 
 
 async def leave(rows: SessionRows, source: str, run: str, *, over: bool = False) -> None:
@@ -131,25 +131,39 @@ async def leave(rows: SessionRows, source: str, run: str, *, over: bool = False)
     Raises:
         Fenced, StoreError: it could not be recorded.
     """
-    await _leave(rows, mail_stream(rows.session_id, source), run, over)
+    await _leave(rows, mail_stream(rows.session_id, source), run, over, None)
 
 
-async def leave_all(rows: SessionRows, run: str, *, over: bool = False) -> None:
+async def leave_all(rows: SessionRows, run: str, *, over: bool = False, parked: str | None = None) -> list[str]:
     """As `leave`, for every source of the session: a run that found its event there has never parked, and names none.
+
+    What was delivered to a run that is still `parked` at a place it never took: it goes to the next who waits. Gives the runs
+    that got something so.
 
     Raises:
         Fenced, StoreError: it could not be recorded.
     """
-    for info in await rows.store.list(mail_streams(rows.session_id)):
-        await _leave(rows, info.name, run, over)
+    takers = [
+        await _leave(rows, info.name, run, over, parked)
+        for info in await rows.store.list(mail_streams(rows.session_id))
+    ]
+    return [taker for taker in takers if taker is not None]
 
 
-async def _leave(rows: SessionRows, stream: str, run: str, over: bool) -> None:
+async def _leave(rows: SessionRows, stream: str, run: str, over: bool, parked: str | None) -> str | None:
+    back: Event | None = None
+
     def missing(box: Mailbox) -> list[Row]:
+        nonlocal back
+        if parked is not None and (event := box.untaken(run, parked)) is not None:
+            back = event
+            return [Back(run, parked, event.delivery_id)]
         known = run in box.waits or run in box.latest or (over and any(spot[0] == run for spot in box.settled))
         return [Left(run, over)] if known else []
 
-    await rows.change(stream, Mailbox, missing)
+    box = await rows.change(stream, Mailbox, missing)
+    taker = box.taker(back.delivery_id) if back is not None else None
+    return None if taker is None else taker[0]
 
 
 def _named(box: Mailbox, source: str, row: Row) -> list[Row]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from asyncio import timeout
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Final, TypeAlias
 
 from bb.clock import Clock
 from bb.codec import Codec
 from bb.engine.memory import mailbox
-from bb.engine.memory.session_rows import LeaseOf, SessionRows, Turns
+from bb.engine.memory.known import Streams
+from bb.engine.memory.session_rows import LeaseOf, SessionRows
 from bb.ids import fresh_id
 from bb.log.mailbox import Event
 from bb.log.rows import Arrived, Bound, Claimed, Finished, Freed, Gone, Kept, Named, Parked, Passed, Row, Stamped
@@ -31,6 +34,7 @@ from bb.redaction import redacted
 from bb.stores.base import Store
 
 _POLL: Final = 0.25  # seconds between looks at a once that another run is in
+_COMPUTING: Final = 60.0  # seconds of real time to wait for another that computes the same memo
 
 HolderOf: TypeAlias = Callable[[str], Awaitable[str | None]]
 """The living owner of a lease, by its name, if it has one."""
@@ -54,9 +58,9 @@ class SessionMemory:
         run_id: str,
         lease: LeaseOf,
         holder: HolderOf,
-        turns: Turns | None = None,
+        streams: Streams | None = None,
     ) -> None:
-        self.rows = SessionRows(store, codec, clock, session_id, lease, turns)
+        self.rows = SessionRows(store, codec, clock, session_id, lease, streams)
         self.session_id = session_id
         self.run_id = run_id
         self._codec = codec
@@ -65,9 +69,29 @@ class SessionMemory:
 
     # --- memo -------------------------------------------------------------------------------------------------------
 
+    @asynccontextmanager
+    async def computing(self, key: str) -> AsyncIterator[None]:
+        """Compute a memo while nobody else in this app does.
+
+        Who has waited for a minute goes ahead: the other may be waiting for a run that needs the same memo.
+        """
+        turn = self.rows.streams.turn(self.rows.store, f"computing {memo_stream(self.session_id, key)}")
+        ours = not turn.locked()
+        if ours:
+            await turn.acquire()  # at once
+        else:
+            with suppress(TimeoutError):
+                async with timeout(_COMPUTING):
+                    ours = await turn.acquire()
+        try:
+            yield
+        finally:
+            if ours:
+                turn.release()
+
     async def recall_memo(self, key: str) -> Found | None:
         """The value of a memo, if a run of the session has computed it."""
-        kept = (await self.rows.read(memo_stream(self.session_id, key), Memo())).kept
+        kept = (await self.rows.read(memo_stream(self.session_id, key), Memo)).kept
         return None if kept is None else Found(self._codec.load(kept.value), kept.run, kept.path)
 
     async def keep_memo(self, key: str, value: object, path: str) -> object:
@@ -85,7 +109,7 @@ class SessionMemory:
 
     async def once(self, key: str) -> Done | Claim | None:
         """What a once came to, or who is in its body; None: nobody is."""
-        table = await self.rows.read(once_stream(self.session_id, key), OnceTable())
+        table = await self.rows.read(once_stream(self.session_id, key), OnceTable)
         if table.finished is not None:
             return self._done(table.finished)
         claim = table.claim
@@ -160,12 +184,12 @@ class SessionMemory:
 
     async def points(self, flow: str) -> list[Point]:
         """The checkpoints of a flow that count: for each signature and input the furthest, of equal ones the latest."""
-        table = await self.rows.read(points_stream(self.session_id, flow), Points())
+        table = await self.rows.read(points_stream(self.session_id, flow), Points)
         return [self._point(row) for row in table.furthest.values()]
 
     async def furthest(self, flow: str, signature: str, fingerprint: str) -> Point | None:
         """The furthest checkpoint that a run with this signature and input came past."""
-        table = await self.rows.read(points_stream(self.session_id, flow), Points())
+        table = await self.rows.read(points_stream(self.session_id, flow), Points)
         row = table.furthest.get((signature, fingerprint))
         return None if row is None else self._point(row)
 
@@ -199,7 +223,7 @@ class SessionMemory:
 
     async def symbols(self, *, others: bool = False) -> dict[str, object]:
         """What the runs of the session have bound; of each name the latest; with `others` only what this run did not."""
-        table = await self.rows.read(symbols_stream(self.session_id), Symbols())
+        table = await self.rows.read(symbols_stream(self.session_id), Symbols)
         return load_symbols(table.values(but=self.run_id if others else ""), self._codec)
 
     async def keep_symbols(self, bound: Mapping[str, object], place: str) -> None:
@@ -228,7 +252,7 @@ class SessionMemory:
     async def stamps(self, name: str, since: datetime) -> tuple[int, datetime | None]:
         """How many calls were made under the name of a throttle since then, and when the oldest of them was."""
         first = self._look_back(name, since)
-        return _recent(await self.rows.read(rate_stream(self.session_id, name), Rates()), first)
+        return _recent(await self.rows.read(rate_stream(self.session_id, name), Rates), first)
 
     async def stamp(self, name: str, count: int, path: str) -> None:
         """Count calls made under the name of a throttle.
@@ -284,7 +308,7 @@ class SessionMemory:
 
     async def is_last(self, name: str, token: str) -> bool:
         """Whether nobody has arrived at the debounce since."""
-        table = await self.rows.read(rate_stream(self.session_id, name), Rates())
+        table = await self.rows.read(rate_stream(self.session_id, name), Rates)
         return bool(table.arrivals) and "/".join(next(reversed(table.arrivals))) == token
 
     # --- parked runs ------------------------------------------------------------------------------------------------
@@ -310,7 +334,7 @@ class SessionMemory:
 
 async def parked_runs(rows: SessionRows) -> list[Parked]:
     """The parked runs of a session, in the order they parked."""
-    table = await rows.read(parked_stream(rows.session_id), OpenRuns())
+    table = await rows.read(parked_stream(rows.session_id), OpenRuns)
     return list(table.parked.values())
 
 
@@ -338,5 +362,10 @@ def _named(table: Rates, name: str, row: Row) -> list[Row]:
 
 
 def _recent(table: Rates, first: int) -> tuple[int, datetime | None]:
-    recent = [row for row in table.stamps.values() if row.at > first]
-    return sum(row.count for row in recent), moment(min(row.at for row in recent)) if recent else None
+    count, oldest = 0, None
+    for row in table.stamps.values():  # in one pass: there may be thousands
+        if row.at > first:
+            count += row.count
+            if oldest is None or row.at < oldest:
+                oldest = row.at
+    return count, None if oldest is None else moment(oldest)

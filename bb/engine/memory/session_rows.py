@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import Final, TypeAlias, TypeVar
-from weakref import WeakValueDictionary
 
 from bb.clock import Clock
 from bb.codec import Codec
+from bb.engine.memory.known import Known, Streams
 from bb.errors import Conflict, CorruptRecord, Fenced, StoreError, StoreFull, TooLarge
 from bb.ids import fresh_id
-from bb.log.rows import Fold, Row, Sealed, encode_row, fold_rows
+from bb.log.rows import Fold, Mark, Row, Sealed, encode_row, fold_rows
 from bb.log.streams import millis
 from bb.stores.base import Lease, Store
 from bb.stores.owner import owner
@@ -25,9 +24,6 @@ LONG: Final = 64  # records; a stream that would be less than half as long is re
 _PAUSES: Final = (0.05, 0.2, 1.0)  # seconds between tries; the effect behind a row is never tried again
 _REWRITE_SECONDS: Final = 10.0
 _LOOK: Final = 0.05  # seconds between looks at a stream that another is rewriting
-
-Turns: TypeAlias = WeakValueDictionary[tuple[int, int, str], asyncio.Lock]
-"""By loop, store and stream, who appends; a lock is here as long as somebody has it or waits for it."""
 
 LeaseOf: TypeAlias = Callable[[], Awaitable[Lease | None] | Lease | None]
 
@@ -46,14 +42,14 @@ class SessionRows:
         clock: Clock,
         session_id: str,
         lease: LeaseOf = no_lease,
-        turns: Turns | None = None,
+        streams: Streams | None = None,
     ) -> None:
         self.store = store
         self.codec = codec
         self.clock = clock
         self.session_id = session_id
         self._lease = lease
-        self._turns = Turns() if turns is None else turns
+        self.streams = Streams() if streams is None else streams
 
     def now(self) -> int:
         """The time as rows hold it."""
@@ -64,14 +60,13 @@ class SessionRows:
         given = self._lease()
         return await given if isawaitable(given) else given
 
-    async def read(self, stream: str, fold: F) -> F:
-        """What a stream has come to, in a fresh `fold`.
+    async def read(self, stream: str, fold: Callable[[], F]) -> F:
+        """What a stream has come to. It goes on changing: look at it before you wait for anything else.
 
         Raises:
             CorruptRecord: a record is none of its rows.
         """
-        fold_rows(fold, await self._insist(lambda: self.store.read(stream)), stream)
-        return fold
+        return (await self._look(stream, fold, None)).state
 
     async def change(self, stream: str, fold: Callable[[], F], missing: Callable[[F], Sequence[Row]]) -> F:
         """Append what is `missing` from a stream until nothing is; gives what the stream has come to then.
@@ -83,37 +78,38 @@ class SessionRows:
             Fenced: the lease went to another.
             StoreError: the store failed, again and again.
         """
-        async with self._turn(stream):
+        async with self.streams.turn(self.store, stream):
             return await self._change(stream, fold, missing)
 
-    def _turn(self, stream: str) -> asyncio.Lock:
-        """Who appends to a stream in this app waits in line: a hundred rivals would read it anew for each other's rows."""
-        key = (id(asyncio.get_running_loop()), id(self.store), stream)
-        if (lock := self._turns.get(key)) is None:
-            lock = self._turns[key] = asyncio.Lock()
-        return lock
+    async def _look(self, stream: str, fold: Callable[[], F], known: Known[F] | None) -> Known[F]:
+        """What there is to know of a stream; read is only what came after what is `known`, to the caller or to the app."""
+        while True:
+            known = self.streams.known(self.store, stream, fold) or known or Known(stream, fold)
+            start = known.start
+            records = await self._insist(lambda: self.store.read(stream, start))  # noqa: B023
+            if self.streams.learn(self.store, known, start, records):
+                return known
+            known = None  # it was rewritten
 
     async def _change(self, stream: str, fold: Callable[[], F], missing: Callable[[F], Sequence[Row]]) -> F:
-        wrote = sealed = False
-        state, known = fold(), list[bytes]()
+        wrote = False
+        known: Known[F] | None = None
         while True:
-            records = await self._insist(lambda: self.store.read(stream))
-            if records[: len(known)] != known:  # it was rewritten
-                state, known, sealed = fold(), [], False
-            sealed |= fold_rows(state, records[len(known) :], stream, len(known))
-            known = records
-            rows = missing(state)
-            if sealed and (rows or wrote):  # what stands behind a seal may not last
+            known = await self._look(stream, fold, known)
+            rows = missing(known.state)
+            if known.sealed and (rows or wrote):  # what stands behind a seal may not last
                 await self._unseal(stream, fold)
                 continue
             if not rows:
-                if wrote and _is_long(state, len(records)):
+                if wrote and known.is_long(LONG):
                     with contextlib.suppress(StoreError, Fenced):  # it is as right as before, only longer
                         await self._rewrite(stream, fold, begin=True)
-                return state
+                return known.state
             encoded = [self.encoded(row) for row in rows]
+            if len(known.records) >= LONG:
+                encoded.insert(0, encode_row(Mark(fresh_id()[:16])))
             with contextlib.suppress(Conflict):
-                await self._append(stream, len(records), encoded)
+                await self._append(stream, known.length, encoded)
                 wrote = True
 
     def encoded(self, row: Row) -> bytes:
@@ -172,10 +168,3 @@ class SessionRows:
             with contextlib.suppress(StoreError):  # it runs out by itself
                 await self.store.release(lease)
         return True
-
-
-def _is_long(state: Fold, length: int) -> bool:
-    if length < LONG:
-        return False
-    rows = state.shortest()
-    return rows is not None and 2 * len(rows) <= length

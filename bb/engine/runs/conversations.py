@@ -156,7 +156,7 @@ class Conversations:
 
     async def _table(self, session_id: str) -> OpenRuns:
         try:
-            return await self._rows(session_id).read(parked_stream(session_id), OpenRuns())
+            return await self._rows(session_id).read(parked_stream(session_id), OpenRuns)
         except CorruptRecord as error:
             raise _unreadable(error) from error
 

@@ -70,6 +70,7 @@ class Jobs:
         self._stopping = False
         self._pruned = time.monotonic()
         runner.wake = self.wake
+        runner.sessions.delivered = self.delivered
         runner.walker.schedule = self._schedule
 
     @cached_property

@@ -258,7 +258,7 @@ class Scheduler:
     async def _webhook(self, id: str, tenant: str) -> tuple[str, Plan, Armed]:
         """The webhook of that id, which waits: the tenant's own, or else one that belongs to none."""
         for job_id in dict.fromkeys((_webhook_id(id, tenant), _webhook_id(id, ""))):
-            job = await self._runner.sessions.rows("").read(job_stream(job_id), Job())
+            job = await self._runner.sessions.rows("").read(job_stream(job_id), Job)
             armed = job.armed if job.over is None else None
             plan = self._bodies.get(_ROUND.sub("", armed.path)) if armed is not None else None
             if armed is not None and plan is not None:
@@ -331,7 +331,7 @@ class Scheduler:
         return {name.removeprefix(JOBS): job for name, job in waiting.items()}
 
     async def _read(self, stream: str) -> Job:
-        return await self._runner.sessions.rows("").read(stream, Job())
+        return await self._runner.sessions.rows("").read(stream, Job)
 
 
 def _info(job_id: str, armed: Armed, due: int | None) -> JobInfo:

@@ -5,8 +5,9 @@ What keeps and finds the rows of a session is loaded when the first one is neede
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from bb.clock import Clock
 from bb.codec import Codec
@@ -16,8 +17,9 @@ from bb.stores.memory import MemStore
 
 if TYPE_CHECKING:
     from bb.engine.frame.run import Run
+    from bb.engine.memory.known import Streams
     from bb.engine.memory.session_memory import SessionMemory
-    from bb.engine.memory.session_rows import SessionRows, Turns
+    from bb.engine.memory.session_rows import SessionRows
 
 
 class Sessions:
@@ -28,13 +30,20 @@ class Sessions:
         self._codec = codec
         self._clock = clock
         self._process = MemStore()
-        self._turns: Turns = WeakValueDictionary()
+        self.delivered: Callable[[str], None] = lambda _: None
+        """Told of a run that got what another gave back."""
+
+    @cached_property
+    def _streams(self) -> Streams:
+        from bb.engine.memory.known import Streams
+
+        return Streams()
 
     def rows(self, session_id: str) -> SessionRows:
         """The rows of a session, for who is no run."""
         from bb.engine.memory.session_rows import SessionRows
 
-        return SessionRows(self._store, self._codec, self._clock, session_id, turns=self._turns)
+        return SessionRows(self._store, self._codec, self._clock, session_id, streams=self._streams)
 
     def open(self, run: Run, durable: bool) -> SessionMemory:
         """The memory of a run's session: in the store for what is durable, else for as long as the process lives."""
@@ -44,7 +53,7 @@ class Sessions:
         store = self._store if durable else self._process
         lease = run.lease if durable else no_lease
         return SessionMemory(
-            store, self._codec, self._clock, run.session_id, run.run_id, lease, store.holder, self._turns
+            store, self._codec, self._clock, run.session_id, run.run_id, lease, store.holder, self._streams
         )
 
     async def end(self, run: Run) -> None:
@@ -57,7 +66,8 @@ class Sessions:
     async def close(self, history: History, lease: Lease | None, *, over: bool, waits: bool = False) -> None:
         """A run waits no longer; with `over` it is dropped, and a session of its own with it.
 
-        `waits` says that its flow can wait: its event may have been there already, so that it took it and never parked.
+        What was delivered to it and it has not taken goes to the next who waits. `waits` says that its flow can wait: its
+        event may have been there already, so that it took it and never parked.
         """
         if history.started is None or not (history.legs or over or waits):
             return
@@ -67,9 +77,11 @@ class Sessions:
 
         session_id = history.started.session
         dropped = over and session_id == history.run_id
-        rows = SessionRows(self._store, self._codec, self._clock, session_id, lambda: lease, self._turns)
+        rows = SessionRows(self._store, self._codec, self._clock, session_id, lambda: lease, self._streams)
         if not dropped:
-            await leave_all(rows, history.run_id, over=over)
+            parked = history.parked.path if history.parked is not None and not history.failed else None
+            for taker in await leave_all(rows, history.run_id, over=over, parked=parked):
+                self.delivered(taker)
         if history.legs:
             await run_gone(rows, history.run_id)
         if dropped:

@@ -12,9 +12,9 @@ from bb.engine.frame.context import Context
 from bb.engine.frame.envelope import OpResult, arguments_of
 from bb.engine.frame.state import State
 from bb.engine.memory.journal import to_its_end
-from bb.engine.values.evaluation import calls_in, evaluate, is_true
+from bb.engine.values.evaluation import Unmade, calls_in, evaluate, is_true, needs_of
 from bb.errors import BBError, Fatal, Interruption, Throttled
-from bb.flows.expressions import Lit, Value, Var
+from bb.flows.expressions import Expr, Lit, Value, Var
 from bb.flows.tree import AiSegment, Call
 from bb.identity import call_key
 from bb.log import Delta
@@ -30,16 +30,36 @@ Keep: TypeAlias = Callable[[Delta], Awaitable[Delta]]
 async def work_out(value: Value, slot: str, name: str, state: State, path: str, ctx: Context) -> tuple[object, State]:
     """What a value comes to, its calls dispatched first; each call has a place of its own below the statement.
 
+    Not dispatched is what stands right of an `&&` or `||` that is decided without it; it keeps its place all the same.
+
     Raises:
         BBError: a call failed, or the value cannot be worked out.
     """
     if isinstance(value, Lit | Var):
         return _evaluated(value, (), name, state, path), state
     results: list[object] = []
-    for index, call in enumerate(calls_in(value)):
-        result, state = await come_to(call, name, state, f"{path}/{slot}~{call.kind}.{index}", ctx)
-        results.append(result)
+    state = await _call(value, results, slot, name, state, path, ctx)
     return _evaluated(value, results, name, state, path), state
+
+
+async def _call(
+    value: Value, results: list[object], slot: str, name: str, state: State, path: str, ctx: Context
+) -> State:
+    """Make the calls of a value, and add what they came to."""
+    for need in needs_of(value):
+        if not isinstance(need, Expr):
+            result, state = await come_to(need, name, state, f"{path}/{slot}~{need.kind}.{len(results)}", ctx)
+            results.append(result)
+            continue
+        left, right = need.args
+        begin = len(results)
+        state = await _call(left, results, slot, name, state, path, ctx)
+        first = _evaluated(left, results[begin:], name, state, path)
+        if is_true(first) is (need.op == "&&"):
+            state = await _call(right, results, slot, name, state, path, ctx)
+        else:
+            results += [Unmade(first)] * len(calls_in(right))
+    return state
 
 
 async def statement_value(value: Value, name: str, state: State, path: str, ctx: Context) -> tuple[object, State]:

@@ -20,7 +20,7 @@ from bb.engine.values.evaluation import coerce, is_true, text_of
 from bb.errors import Interruption, OnceBusy, Throttled
 from bb.flows.tree import AiSegment, Await, Checkpoint, Debounce, Memo, Once, Throttle
 from bb.log import Delta, Parked, Seen, millis
-from bb.log.session import Block, Done, Point, dump_symbols, load_symbols
+from bb.log.session import Block, Done, Found, Point, dump_symbols, load_symbols
 from bb.messages import Message
 from bb.redaction import redacted
 
@@ -35,33 +35,44 @@ async def run_memo(node: Node, memo: Memo, state: State, path: str, ctx: Context
     run, scope = ctx.run, ctx.scope
     ready, state = await made_ready(memo.call, node.name, state, path, ctx)
     key = ready.key(run.codec)
-    place = f"{path}/memo"
     session = run.session(scope is not None)
     if scope is not None:
-        hit = scope.recall(place)
+        hit = scope.recall(f"{path}/memo")
         if hit is not None and hit.given == key:
             run.replayed.append(path)
             run.emit("flow.cached", path, node.name)
             return _hit(memo, hit.value, state)
     found = await session.recall_memo(key)
     if found is not None:
-        value, view = cast("tuple[object, str | None]", found.value)
-        if (found.run, found.path) == (run.run_id, path):  # a crash came before the run's own record
-            state = state if view is None else state.spoken((Message(view, "assistant"),))
-        else:
-            run.emit("memo.hit", path, node.name)
-            if scope is not None:
-                ctx.lane.begin()
-                await scope.save(place, Delta((), None, value, None, (), key), 0)  # a replay reads what was read here
-        return _hit(memo, value, state)
+        return await _found(found, key, node, memo, state, path, ctx)
+    async with session.computing(key):
+        found = await session.recall_memo(key)  # who was at it just now has kept it
+        if found is not None:
+            return await _found(found, key, node, memo, state, path, ctx)
 
-    async def keep(delta: Delta) -> Delta:
-        view = delta.messages[-1].content if delta.messages else None
-        kept = await session.keep_memo(key, (delta.value, view), path)
-        return delta._replace(value=cast("tuple[object, object]", kept)[0])
+        async def keep(delta: Delta) -> Delta:
+            view = delta.messages[-1].content if delta.messages else None
+            kept = await session.keep_memo(key, (delta.value, view), path)
+            return delta._replace(value=cast("tuple[object, object]", kept)[0])
 
-    value, state = await carried_out(ready, node.name, state, path, ctx, keep)
-    return state.bound(memo.name, value).came_to(value)
+        value, state = await carried_out(ready, node.name, state, path, ctx, keep)
+        return state.bound(memo.name, value).came_to(value)
+
+
+async def _found(found: Found, key: str, node: Node, memo: Memo, state: State, path: str, ctx: Context) -> State:
+    """The state after a memo that the session has."""
+    run, scope = ctx.run, ctx.scope
+    value, view = cast("tuple[object, str | None]", found.value)
+    if (found.run, found.path) == (run.run_id, path):  # a crash came before the run's own record
+        state = state if view is None else state.spoken((Message(view, "assistant"),))
+    else:
+        run.emit("memo.hit", path, node.name)
+        if scope is not None:
+            ctx.lane.begin()
+            await scope.save(
+                f"{path}/memo", Delta((), None, value, None, (), key), 0
+            )  # a replay reads what was read here
+    return _hit(memo, value, state)
 
 
 def _hit(memo: Memo, value: object, state: State) -> State:
@@ -87,6 +98,8 @@ async def run_once(node: Node, once: Once, state: State, path: str, ctx: Context
     if block is not None:
         run.replayed.append(path)
         run.emit("flow.cached", path, node.name)
+        if scope.journal.history.owes_below(path):  # an undo failed in it, and something caught that
+            await replayed(node, state, path, ctx, perform)
         if ctx.pending is not None:
             ctx.pending.add(key, path, block)
         return named(state.with_block(block), once.bind)

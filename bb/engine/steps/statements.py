@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, TypeAlias, assert_never
+from typing import Any, assert_never
 
 from bb.engine.frame.context import Context
 from bb.engine.frame.state import State
@@ -41,6 +41,7 @@ from bb.flows.tree import (
     Debounce,
     Each,
     Emit,
+    LanguageNode,
     Memo,
     Once,
     Peek,
@@ -58,36 +59,9 @@ from bb.flows.tree import (
     WithTools,
 )
 
-Statement: TypeAlias = (
-    Call[Any]
-    | AiSegment
-    | Bind
-    | Emit
-    | When
-    | Unless
-    | Each
-    | Repeat
-    | Return
-    | Assert
-    | Try
-    | Retry
-    | Timeout
-    | WithTools
-    | Throttle
-    | Debounce
-    | Run
-    | Memo
-    | Peek
-    | Await
-    | Checkpoint
-    | Once
-    | Scope
-    | Saga
-)
-
 
 def run_statement(
-    node: Node, flow: Statement, state: State, path: str, ctx: Context, perform: Perform
+    node: Node, flow: LanguageNode, state: State, path: str, ctx: Context, perform: Perform
 ) -> Coroutine[Any, Any, State]:
     """Run one statement: state in, state out."""
     if flow.model is not None:

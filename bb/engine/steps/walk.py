@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import evolve
 
@@ -25,6 +25,7 @@ from bb.flows.tree import (
     Every,
     Flow,
     Group,
+    LanguageNode,
     NamedFlow,
     Notify,
     One,
@@ -37,9 +38,6 @@ from bb.flows.tree import (
 from bb.log import Delta, Failed, millis
 from bb.messages import spoken
 from bb.place import Place, here, leave
-
-if TYPE_CHECKING:
-    from bb.engine.steps.statements import Statement
 
 
 def perform(node: Node, state: State, path: str, ctx: Context) -> Coroutine[Any, Any, State]:
@@ -78,7 +76,7 @@ def perform(node: Node, state: State, path: str, ctx: Context) -> Coroutine[Any,
             return _statement(node, statement, state, path, ctx)
 
 
-def _statement(node: Node, flow: Statement, state: State, path: str, ctx: Context) -> Coroutine[Any, Any, State]:
+def _statement(node: Node, flow: LanguageNode, state: State, path: str, ctx: Context) -> Coroutine[Any, Any, State]:
     from bb.engine.steps.statements import run_statement  # the language is loaded where it is spoken
 
     return run_statement(node, flow, state, path, ctx, perform)

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+from attrs import frozen
+
 from bb.engine.values.operators import LONGEST, is_true, one, two
 from bb.engine.values.parsing import coerce, parse
 from bb.errors import InvalidValue, Unbound
@@ -18,7 +20,7 @@ from bb.plain import in_short, text_of
 if TYPE_CHECKING:
     from bb.flows.expressions import Value
 
-__all__ = ["calls_in", "coerce", "evaluate", "is_true", "parse", "text_of"]
+__all__ = ["Unmade", "calls_in", "coerce", "evaluate", "is_true", "needs_of", "parse", "text_of"]
 
 _NAMED: Final = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*|\[[0-9]{1,9}\])*"
 _HOLE: Final = re.compile(rf"\\\{{|\{{\{{({_NAMED})\}}\}}|\{{({_NAMED})\}}")
@@ -29,7 +31,8 @@ _MISSING: Final = object()
 def evaluate(value: Value, symbols: Mapping[str, object], results: Sequence[object] = ()) -> object:
     """What a value comes to. Nothing mutable in it is shared with a literal; what a symbol holds is given as it is.
 
-    `results` are what the calls came to, in the order of `calls_in`: none is dispatched here.
+    `results` are what the calls came to, in the order of `calls_in`: none is dispatched here. Where the right of an `&&` or
+    `||` was not needed, so that its calls were not made, an `Unmade` stands for each of them.
 
     Raises:
         Unbound: a symbol that is needed holds nothing.
@@ -39,6 +42,25 @@ def evaluate(value: Value, symbols: Mapping[str, object], results: Sequence[obje
         return _Evaluation(symbols, iter(results)).of(value)
     except RecursionError:
         raise InvalidValue("an expression is nested too deep", remedy="bind parts of it to symbols first") from None
+
+
+@frozen(eq=False)
+class Unmade:
+    """Stands for a call that was not made, since what is left of it decided: to this."""
+
+    first: object
+
+
+def needs_of(value: Value) -> Iterator[Call[Any] | AiSegment | Expr]:
+    """The calls of a value as `calls_in`, but each `&&` and `||` whose right may not be needed instead of the calls in it."""
+    match value:
+        case Expr(op="&&" | "||", args=(_, right)) if calls_in(right):
+            yield value
+        case Call() | AiSegment():
+            yield value
+        case _:
+            for part in _parts(value):
+                yield from needs_of(part)
 
 
 def calls_in(value: Value) -> tuple[Call[Any] | AiSegment, ...]:
@@ -51,19 +73,23 @@ def calls_in(value: Value) -> tuple[Call[Any] | AiSegment, ...]:
 
 
 def _calls(value: Value) -> Iterator[Call[Any] | AiSegment]:
+    if isinstance(value, Call | AiSegment):
+        yield value
+    for part in _parts(value):
+        yield from _calls(part)
+
+
+def _parts(value: Value) -> Sequence[Value]:
+    """The values inside a value, in the order in which they are worked out."""
     match value:
-        case Call() | AiSegment():
-            yield value
         case Field(value=inner) | Parse(value=inner):
-            yield from _calls(inner)
+            return (inner,)
         case Expr(args=parts) | List_(items=parts):
-            for part in parts:
-                yield from _calls(part)
+            return parts
         case Obj(fields=fields):
-            for name in sorted(fields):
-                yield from _calls(fields[name])
-        case Lit() | Var() | Peek() | Format():
-            pass
+            return [fields[name] for name in sorted(fields)]
+        case Lit() | Var() | Peek() | Format() | Call() | AiSegment():
+            return ()
         case unreachable:
             assert_never(unreachable)
 
@@ -136,11 +162,10 @@ class _Evaluation:
         first = self.of(left)
         if op not in ("&&", "||"):
             return two(op, first, self.of(right))
-        if is_true(first) is (op == "&&"):
-            return self.of(right)
-        for _ in _calls(right):  # made already, and not needed
-            next(self._results, None)
-        return first
+        made = [next(self._results, _MISSING) for _ in _calls(right)]
+        if made and isinstance(made[0], Unmade):
+            return made[0].first
+        return _Evaluation(self._symbols, iter(made)).of(right) if is_true(first) is (op == "&&") else first
 
     def _field(self, field: Field) -> object:
         value = self.of(field.value)

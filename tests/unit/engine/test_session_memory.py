@@ -21,7 +21,7 @@ from bb.engine.outcome import Delivery
 from bb.engine.runs.sessions import Sessions
 from bb.errors import NotWaiting
 from bb.log.mailbox import Event, Mailbox
-from bb.log.rows import Named, Row, Sealed, Wait, decode_row, encode_row, fold_rows
+from bb.log.rows import Mark, Named, Row, Sealed, Wait, decode_row, encode_row, fold_rows
 from bb.log.session import Block, Claim, Done, Found, Point
 from bb.log.streams import (
     mail_stream,
@@ -679,6 +679,7 @@ async def test_no_event_is_lost_or_doubled_while_a_mailbox_is_rewritten(
         for n in range(25):
             for _ in range(2):  # each delivery comes twice
                 await deliver(world.rows(), "form", (who, n), f"{who}-{n}")
+            await world.clock.sleep(0.25)
 
     async def work(run: SessionMemory) -> None:
         for n in range(25):
@@ -787,6 +788,55 @@ async def test_a_failure_to_rewrite_harms_nobody(monkeypatch: pytest.MonkeyPatch
     await filled(world, 100)
     assert len(await store.read(mail_stream("s", "form"))) < 150
     assert await store.holder(mail_stream("s", "form")) is None
+
+
+async def test_who_appends_to_a_long_stream_reads_only_its_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(300):
+        await deliver(world.people, "form", n, f"d{n}")
+    reads: list[int] = []
+    read = world.store.read
+
+    async def counted(stream: str, start: int = 0) -> list[bytes]:
+        records = await read(stream, start)
+        reads.append(len(records))
+        return records
+
+    monkeypatch.setattr(world.store, "read", counted)
+    for n in range(300, 600):
+        await deliver(world.people, "form", n, f"d{n}")
+    assert len(reads) == 600 and max(reads) <= session_rows.LONG + 2
+    reads.clear()
+    r = await world.run("r")
+    assert [payload_of(await r.wait("form", f"f/a#{n}")) for n in range(600)] == list(range(600))
+    assert sorted(reads)[-20] <= session_rows.LONG + 2  # but where the stream is rewritten, and at the first look
+    assert len([row for row in await mail(world) if isinstance(row, Mark)]) <= 20
+
+
+async def test_what_an_app_knows_of_a_stream_that_began_anew_does_not_count(world: World) -> None:
+    for n in range(100):
+        await deliver(world.people, "form", n, f"d{n}")
+    await drop_session(world.store, "s")
+    others = world.rows()
+    for n in range(100, 250):
+        await deliver(others, "form", n, f"d{n}")
+    await deliver(world.people, "form", "d0 again", "d0")
+    r = await world.run("r")
+    r.rows = world.people
+    assert [payload_of(await r.wait("form", f"f/a#{n}")) for n in range(151)] == [*range(100, 250), "d0 again"]
+
+
+async def test_a_long_stream_that_is_damaged_stays_an_error_until_it_is_mended() -> None:
+    store = MemStore()
+    world, stream = World(store), mail_stream("s", "form")
+    for n in range(100):
+        await deliver(world.people, "form", n, f"d{n}")
+    whole = await store.read(stream)
+    await store.append(stream, len(whole), [b'[1,"put","bad"'])
+    for _ in range(2):
+        with pytest.raises(bb.CorruptRecord, match=f"record {len(whole)} of "):
+            await deliver(world.people, "form", "new", "new")
+    await store.delete(stream, leave=whole)
+    assert await deliver(world.people, "form", "new", "new") == Delivery("new", None)
 
 
 async def test_names_are_kept_once_in_their_stream(world: World) -> None:

@@ -40,6 +40,24 @@ def test_a_mebibyte_is_read_and_no_more() -> None:
     assert "limit=" in error.remedy
 
 
+def test_words_and_signs_count_as_well_since_they_are_what_takes_time() -> None:
+    line = "  x = 1\n"  # four of them, with the end of the line
+    source = "flow a\n" + line * 248
+    most = "flow a\n" + line * 249  # 1,000 with those of the first line, and the two around the block
+    assert len(parse(source)["a"].body.steps) == 248  # type: ignore[union-attr]  # a chain
+    assert len(parse(most, limit=4 * 1001)) == 1
+    error = fault("flow a\n" + line * 400, limit=3900)
+    assert "more than 1,000 words and signs" in error.message and "limit=" in error.remedy
+    assert (error.line, error.column) == (251, 3)
+
+
+def test_what_is_heaviest_to_read_ends_at_the_limit() -> None:
+    heaviest = "flow a\n" + "  x=1+1+1+1+1\n" * 74_000
+    assert 0.95 * 2**20 < len(heaviest) < 2**20
+    error = fault(heaviest)
+    assert "more than 262,144 words and signs" in error.message and error.line < 25_000
+
+
 def test_blocks_nest_as_deep_as_the_limit() -> None:
     module = parse(nested(DEPTH - 1))
     assert parse(format(module)) == module

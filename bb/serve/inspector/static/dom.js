@@ -24,7 +24,7 @@ const STROKES = {
   skipped: "M5 8h6",
   open: "M5.2 8h.1M8 8h.1M10.8 8h.1",
 };
-const SAME = { undoing: "undone", interrupted: "open", stuck: "failed", parked: "waiting", finished: "done", cancelled: "skipped", expired: "skipped" };
+const SAME = { queued: "pending", undoing: "undone", interrupted: "open", stuck: "failed", parked: "waiting", finished: "done", cancelled: "skipped", expired: "skipped" };
 
 /** The sign of how something stands; its form tells as much as its colour. */
 export function sign(standing) {

@@ -2,7 +2,7 @@
 
 import { address, el, fill, get, pageOf, pause, say, sign, span, when } from "./dom.js";
 
-const STATUSES = ["running", "parked", "failed", "stuck", "interrupted", "finished", "cancelled", "expired"];
+const STATUSES = ["queued", "running", "parked", "failed", "stuck", "interrupted", "finished", "cancelled", "expired"];
 const OVER = new Set(["finished", "cancelled", "expired", "failed"]);
 
 /** Shows the list, and keeps it up to date. */
