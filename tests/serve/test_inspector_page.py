@@ -193,6 +193,10 @@ async def test_an_event_is_delivered_from_the_page(browser: Browser) -> None:
         await expect(waiting).to_contain_text("Waits for user")
         await expect(waiting).to_contain_text("Who are you?")
         await standing(page, "asks/body~await.1", "waiting")
+        (room,) = await page.locator(f"{row('asks')} .bar").evaluate_all(
+            "bars => bars.map(bar => bar.offsetParent.clientWidth - bar.offsetLeft - bar.offsetWidth)"
+        )
+        assert room == 0  # however little ran, the line reaches to now
         await waiting.get_by_label("Sent as").select_option("json")
         await waiting.get_by_label("Payload").fill('{"half": ')
         await waiting.get_by_role("button", name="Deliver").click()

@@ -35,7 +35,7 @@ export class Scale {
       this.#marks.push([to, x]);
       at = Math.max(at, to);
     }
-    const width = Math.max(1, x);
+    const width = x || 1;
     this.#marks = this.#marks.map(([time, place]) => [time, (place / width) * 100]);
     this.gaps = gaps.map((gap) => ({ left: (gap.from / width) * 100, width: ((gap.to - gap.from) / width) * 100, took: gap.took }));
   }
