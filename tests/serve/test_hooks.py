@@ -290,6 +290,22 @@ async def test_a_call_that_comes_again_is_the_same_call(time: Timetable, answers
 
 
 @pytest.mark.parametrize("answers", [True, False])
+async def test_a_call_that_comes_to_two_processes_at_once_is_the_same_call(time: Timetable, answers: bool) -> None:
+    time.holds["a"] = asyncio.Event()
+    flow = later(bb.Webhook("w", time.agent("a"), *[bb.Respond()] * answers), id="f")
+    one, two = time.app(start=(flow,)), time.app(start=(flow,))
+    async with one, two:
+        calls = [asyncio.ensure_future(app.fire("w", b"x", {}, run_id="r")) for app in (one, two)]
+        await until(lambda: time.count("a") == 1)
+        await rest()  # the other waits for the lease
+        time.holds["a"].set()
+        fired = await asyncio.gather(*calls)
+        assert {(call.run_id, call.answer) for call in fired} == {("r", "a" if answers else None)}
+        await asyncio.sleep(0.5)  # who waited looks at the lease now and then
+        assert time.count("a") == 1
+
+
+@pytest.mark.parametrize("answers", [True, False])
 async def test_a_call_that_failed_goes_on_when_it_comes_again(time: Timetable, answers: bool) -> None:
     body = later(time.agent("a").with_id("a"), time.agent("b").with_id("b"), *[bb.Respond()] * answers, id="body")
     app = time.app(start=(later(bb.Webhook("w", body.durable()), id="f"),))

@@ -41,7 +41,7 @@ from bb.log import (
     millis,
     run_stream,
 )
-from bb.messages import Input
+from bb.messages import NO_USAGE, Input
 from bb.models.base import Model
 from bb.place import current_place
 from bb.stores.base import Lease, Store
@@ -290,6 +290,8 @@ class Runner:
                     history = await self._reread(ask, history, lease)
             if history.finished:  # by now: replaying it changes nothing, and so needs no lease
                 await tenure.end()
+                if ask.plan.cause is not None and (history.answer is not None or not ask.plan.responds):
+                    return _answered(live, history)
             else:
                 ask = evolve(ask, plan=await self.settler.as_begun(ask.plan, history, tenure.lease))
             if history.started is None and ask.opening is not None:
@@ -371,3 +373,12 @@ class Runner:
     def _fingerprint(self, ask: Ask) -> str | None:
         """What tells this input from another; None without one."""
         return None if ask.input is None else Given(ask.input, ask.params).fingerprint(self.codec)
+
+
+def _answered(live: Live, history: History) -> Outcome:
+    """What the body of a trigger came to, as it is on record: walked again, what is not durable in it would run twice."""
+    started, answer = history.started, history.answer or ""
+    live.session_id = started.session if started is not None else live.run_id
+    live.begin()
+    live.delivery.complete(answer)
+    return Outcome(answer, (), None, NO_USAGE, live.run_id, live.session_id)
