@@ -547,8 +547,8 @@ class App:
             grace: how long runs may go on when the server shuts down. What is interrupted then can be resumed.
             inspector: serve the run inspector at `/runs`, and the last events at `/v1/diagnostics/trace`. A function is
                 asked about each of its requests, after `authorize` and like it. With True only `authorize` is asked; without
-                that it is served to this machine alone, under `localhost` or a loopback address. It shows the runs of
-                every tenant, so with `tenant` it takes a function.
+                that it is served to requests from this machine alone, under `localhost` or a loopback address. It shows
+                the runs of every tenant, so with `tenant` it takes a function.
 
         Raises:
             WiringError: no flow is registered, an argument is out of range, or the extra `serve` is not installed.

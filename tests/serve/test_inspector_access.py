@@ -63,6 +63,23 @@ async def test_open_it_is_served_to_this_machine_only(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
+async def test_who_comes_from_elsewhere_is_refused_whatever_host_is_named(page: str) -> None:
+    service = (await made()).asgi(inspector=True)
+
+    async def status(address: str, **headers: str) -> int:
+        transport = httpx2.ASGITransport(service, client=(address, 40000))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            return (await http.get(page, headers=headers)).status_code
+
+    for here in ("127.0.0.1", "127.0.0.2", "::1", "::ffff:127.0.0.1"):
+        assert await status(here) in (200, 204)
+    for elsewhere in ("192.0.2.7", "2001:db8::7", "::ffff:192.0.2.7", ""):
+        assert await status(elsewhere) == 403
+    for header in ("Forwarded", "Via", "X-Forwarded-For", "X-Real-IP"):  # a proxy on this machine
+        assert await status("127.0.0.1", **{header: "127.0.0.1"}) == 403
+
+
+@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("verdict", [False, Response(status_code=401), None, True])
 async def test_a_hook_is_asked_wherever_the_request_comes_from(page: str, verdict: Any) -> None:
     asked: list[str] = []

@@ -29,12 +29,16 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
 }
 
+_HANDED_ON: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+"""Headers by which a proxy says that it is one."""
+
 
 class Guard:
     """Lets operators in, and what a page of another site sends out.
 
     Where nobody else asks who comes (`is_open`), only the machine itself is served, under a name of its own: a page of
-    another site that has its name resolve to this machine would be let in otherwise.
+    another site that has its name resolve to this machine would be let in otherwise. What a proxy hands on may come from
+    anywhere.
     """
 
     def __init__(self, app: ASGIApp, authorize: Authorize | None, is_open: bool) -> None:
@@ -48,7 +52,7 @@ class Guard:
         """
         request = Request(scope, receive)
         Exchange.of(request).also = HEADERS
-        if self._is_open and not _is_loopback(request.url.hostname):
+        if self._is_open and not _is_of_this_machine(request):
             raise Refused("give the inspector an access hook to reach it from elsewhere", 403, "forbidden")
         if request.method == "POST":
             _check_origin(request)
@@ -83,9 +87,17 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return again
 
 
+def _is_of_this_machine(request: Request) -> bool:
+    """Whether a request was sent here, to here. Its `Host` is what the sender says; its address is not."""
+    sender = request.client.host if request.client is not None else None
+    handed_on = any(name in request.headers for name in _HANDED_ON)
+    return _is_loopback(sender) and _is_loopback(request.url.hostname) and not handed_on
+
+
 def _is_loopback(host: str | None) -> bool:
     if host == "localhost":
         return True
     with suppress(ValueError):
-        return ipaddress.ip_address((host or "").strip("[]")).is_loopback
+        address = ipaddress.ip_address((host or "").strip("[]"))
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
     return False
