@@ -9,6 +9,7 @@ from typing import Final
 from bb.errors import InvalidId
 from bb.redaction import redacted
 
+_RESERVED: Final = frozenset({"at", "every", "start", "webhook"})
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -28,3 +29,8 @@ def check_id(value: object, what: str) -> str:
 def fresh_id() -> str:
     """A new id that nobody has: 32 hex digits of randomness."""
     return uuid.uuid4().hex
+
+
+def is_reserved(id: str) -> bool:
+    """Whether an id is such as triggers and starts give to what they start, which nobody outside may take before them."""
+    return id.partition(":")[0] in _RESERVED

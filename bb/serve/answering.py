@@ -17,7 +17,7 @@ from bb.engine.plan import Plan
 from bb.engine.runs.live import seen
 from bb.engine.runs.stream import RunStream
 from bb.errors import InvalidId, WiringError
-from bb.ids import check_id
+from bb.ids import check_id, is_reserved
 from bb.messages import unresolved
 from bb.serve.exchange import Exchange
 from bb.serve.problems import Problem
@@ -178,11 +178,14 @@ def scoped(tenant: str | None, id: str) -> str:
 def check_tenant(tenant: object) -> str:
     """A tenant as ids begin with it: an id of at most 63 characters without a colon, which is where it ends.
 
+    No id of a tenant may look like one of what a trigger starts.
+
     Raises:
         WiringError: it is anything else.
     """
-    if not isinstance(tenant, str) or not _TENANT.fullmatch(tenant):
+    if not isinstance(tenant, str) or not _TENANT.fullmatch(tenant) or is_reserved(tenant):
         raise WiringError(
-            f"tenant returned {tenant!r}", remedy="return 1 to 63 characters of A-Z a-z 0-9 . _ -, such as a digest"
+            f"tenant returned {tenant!r}",
+            remedy="return 1 to 63 characters of A-Z a-z 0-9 . _ -, such as a digest; not at, every, start or webhook",
         )
     return tenant

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from bb.engine.runs.live import seen
-from bb.ids import check_id, fresh_id
+from bb.ids import check_id, fresh_id, is_reserved
 from bb.serve.problems import ClientGone, Refused
 
 T = TypeVar("T")
@@ -97,13 +97,13 @@ class Exchange:
 
         Raises:
             InvalidId: one is none.
-            Refused: one was given twice.
+            Refused: one was given twice, or is reserved.
         """
         run_id = self._one("x-run-id")
         if run_id is not None:
-            self.run_id, self.named = check_id(run_id, "run id"), True
+            self.run_id, self.named = _of_client(run_id, "run id"), True
         session_id = self._one("x-session-id")
-        self.session_id = None if session_id is None else check_id(session_id, "session id")
+        self.session_id = None if session_id is None else _of_client(session_id, "session id")
 
     def _one(self, name: str) -> str | None:
         values = self.headers.getlist(name)
@@ -148,6 +148,12 @@ class Exchange:
     def _check(self, size: int) -> None:
         if size > self._max_body:
             raise Refused(f"the body is larger than {self._max_body:,} bytes", 413, "too_large")
+
+
+def _of_client(id: str, what: str) -> str:
+    if is_reserved(check_id(id, what)):
+        raise Refused(f"{what} {id} is reserved: begin it with another word", 400, "invalid_id")
+    return id
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:

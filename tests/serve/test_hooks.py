@@ -246,6 +246,42 @@ async def test_the_timetable_of_a_tenant_is_not_that_of_another(time: Timetable)
     assert sorted(one.chat[0] for one in time.heard) == ["for None", "for a", "for b"]
 
 
+async def test_no_client_takes_the_run_id_of_a_tick_before_it_is_due(time: Timetable) -> None:
+    app = time.app(
+        time.agent("chat").with_id("chat").durable(), start=(later(bb.Every("* * * * *", time.agent("a")), id="f"),)
+    )
+    asked = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+    async with called(app, tenant=lambda request: request.headers.get("X-Owner", "acme"), default="chat") as http:
+        (job,) = await app.jobs()
+        assert job.next is not None
+        taken = f"{job.id}:{job.next.timestamp() * 1000:.0f}"
+        kind, _, rest_of_it = taken.partition(":")
+        for header in ("X-Run-Id", "X-Session-Id"):
+            refused = await http.post("/v1/chat/completions", json=asked, headers={header: taken})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_id")
+        owned = await http.post("/v1/chat/completions", json=asked, headers={"X-Run-Id": rest_of_it, "X-Owner": kind})
+        assert owned.status_code == 500  # the function that names tenants is wrong, not the request
+        await time.pass_(minutes=1)
+    assert [one.agent for one in time.heard] == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["at", "every", "start", "webhook"])
+async def test_what_starts_by_itself_has_ids_that_no_client_may_give(time: Timetable, kind: str) -> None:
+    triggers: dict[str, Any] = {
+        "at": bb.At(time.clock.now(), time.agent("x")),
+        "every": bb.Every("* * * * *", time.agent("y")),
+        "webhook": bb.Webhook("w", time.agent("z")),
+    }
+    app = time.app(start=tuple(later(each, id=name).durable() for name, each in triggers.items()))
+    async with app:
+        await time.pass_(minutes=1)
+        await app.fire("w", b"", {})
+        assert {run.run_id.partition(":")[0] for run in await app.runs()} == {"at", "every", "start", "webhook"}
+    async with asgi(app.asgi()) as http:
+        refused = await http.get("/v1/models", headers={"X-Run-Id": f"{kind}:x"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_id")
+
+
 @pytest.mark.parametrize("answers", [True, False])
 async def test_a_turn_of_a_tenants_conversation_is_the_tenants(time: Timetable, answers: bool) -> None:
     flow = bb.Await("user", bind="x").next(bb.Webhook("w", time.agent("a"), *[bb.Respond()] * answers))
