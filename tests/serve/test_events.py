@@ -60,6 +60,21 @@ async def test_trial_m1_ids_increase_and_each_is_a_place_to_go_on_from() -> None
         assert (await http.get("/v1/runs/r/events", headers={"Last-Event-ID": ids[-1]})).status_code == 204
 
 
+async def test_a_long_log_does_not_keep_others_waiting() -> None:
+    async def steps(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        for number in range(500):
+            await turn.step(f"s{number}", str, number)
+
+    app = app_of(durable(steps))
+    await app.run("f", "hi", run_id="r")
+    told = asyncio.ensure_future(app.events("r"))
+    turns = 0
+    while not told.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert len(await told) > 500 and turns > 5
+
+
 async def test_trials_m2_m4_everybody_sees_everything_whoever_drops_when(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bb.engine.runs.trail._LOOK", 3600.0)  # so what is recorded here has to wake them
     stages = [Stage() for _ in range(4)]

@@ -43,6 +43,7 @@ from bb.log import (
 from bb.redaction import redacted
 from bb.trace import Event
 
+_AT_ONCE: Final = 64  # records told before others get a turn: a log may be very long
 _LOOK: Final = 0.25  # seconds between looks for what another process recorded
 
 
@@ -72,7 +73,9 @@ class Trail:
             what = "no longer kept, or was started over" if known else "not kept"
             raise UnknownRun(f"run {history.run_id} is {what}", remedy="App.runs() lists those that are kept")
         out: list[tuple[int, Event]] = []
-        for record in records[known:]:
+        for number, record in enumerate(records[known:], 1):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
             (fact,) = history.read([record])
             if self._changed and (at := getattr(fact, "at", None)) is not None:
                 position, event = out.pop()
