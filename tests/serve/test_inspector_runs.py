@@ -61,6 +61,9 @@ async def test_the_list_tells_what_people_want_to_know() -> None:
         assert [run["id"] for run in (await got(http, "/runs/api/runs", text="3"))["runs"]] == ["r3"]
         for limit in ("0", "201", "-1", "x", "²", "9" * 5000):
             assert error_of("", await http.get("/runs/api/runs", params={"limit": limit}))[0] == 400
+        first = await got(http, "/runs/api/runs")
+        for start in ("x", "-", "²-x", f"{'9' * 5000}-x"):
+            assert (await got(http, "/runs/api/runs", start=start))["runs"] == first["runs"]
 
 
 async def test_thousands_of_runs_come_page_by_page() -> None:

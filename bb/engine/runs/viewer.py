@@ -22,6 +22,8 @@ from bb.log.delta import load_message
 from bb.logs import error
 from bb.messages import Message
 
+_DIGITS: Final = 19  # of a time that a page begins at; what is longer is later than every run
+
 
 @frozen
 class Page:
@@ -77,7 +79,7 @@ class Viewer:
         infos = await self._store.list(RUNS)
         turns = sorted(((millis(info.changed), info.name, info) for info in infos), key=lambda t: t[:2], reverse=True)
         at, _, name = start.partition("-")
-        first = (int(at), RUNS + name) if at.isdecimal() else None
+        first = (int(at[:_DIGITS]), RUNS + name) if at.isdecimal() else None
         out: list[RunInfo] = []
         for changed, stream, info in turns:
             if (first is not None and (changed, stream) > first) or text not in stream.removeprefix(RUNS):
