@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from bb.app import App
 
 _CREDENTIAL: Final = re.compile(
-    "authoriz|x-auth|cookie|token|secret|passw|credential|jwt|oidc|api-?key|client-cert", re.IGNORECASE
+    r"auth(?!or\b)|cookie|token|secret|passw|credential|jwt|oidc|client-cert"
+    "|(access|api|functions|master|private|shared|subscription)-?key",
+    re.IGNORECASE,
 )
 
 

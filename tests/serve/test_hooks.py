@@ -166,15 +166,20 @@ async def test_credentials_are_not_kept(time: Timetable) -> None:
         "X-Secret",
         "X-Forwarded-Client-Cert",
         "X-User-Password",
+        "X-Webhook-Auth",
+        "X-Functions-Key",
+        "X-Access-Key",
+        "Ocp-Apim-Subscription-Key",
     ]
+    harmless = {"X-Hub-Signature-256": "abc", "Idempotency-Key": "k", "X-Author": "ann", "X-Routing-Key": "r"}
     app = time.app(start=(later(bb.Webhook("w", time.agent("a")), id="f"),))
     async with called(app) as http:
-        headers = {**dict.fromkeys(names, secret), "X-Hub-Signature-256": "abc", "Idempotency-Key": "k"}
+        headers = {**dict.fromkeys(names, secret), **harmless}
         assert (await http.post("/v1/hooks/w", headers=headers)).status_code == 202
         await until(lambda: time.count("a") == 1)
     kept = time.last("a").metadata
     assert isinstance(kept, dict) and secret not in kept.values()
-    assert (kept["X-Hub-Signature-256"], kept["Idempotency-Key"]) == ("abc", "k")
+    assert harmless.items() <= kept.items()
     for stream in await time.store.list(""):
         assert all(secret.encode() not in record for record in await time.store.read(stream.name))
 
