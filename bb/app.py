@@ -536,7 +536,8 @@ class App:
         knows a run id gets its answer, unless `tenant` tells clients apart.
 
         Args:
-            authorize: is asked about every request; it refuses by raising, or by returning a response or False.
+            authorize: is asked about every request; it refuses by returning a response or False, or by raising a
+                `PermissionError` or an `HTTPException` of Starlette.
             tenant: whose request it is: up to 63 characters of `[A-Za-z0-9._-]`. Run and session ids hold within a tenant, and
                 so do webhooks that its runs have reached; those that no tenant's run has are there for all.
             max_body: the most bytes that a request may have.

@@ -12,7 +12,8 @@ from starlette.responses import Response
 from bb.serve.problems import Refused
 
 Authorize: TypeAlias = Callable[[Request], "Response | bool | Awaitable[Response | bool | None] | None"]
-"""Lets a request in by returning None or True. It refuses by returning a response or False, or by raising."""
+"""Lets a request in by returning None or True. It refuses by returning a response or False, or by raising an
+`HTTPException` of Starlette or a `PermissionError`; any other error is a fault of the server, and lets nobody in."""
 
 Tenant: TypeAlias = Callable[[Request], "str | Awaitable[str]"]
 """Whose request it is."""
@@ -26,7 +27,10 @@ async def refusal(authorize: Authorize | None, request: Request) -> Response | N
     """
     if authorize is None:
         return None
-    verdict = await settled(authorize(request))
+    try:
+        verdict = await settled(authorize(request))
+    except PermissionError:
+        verdict = False
     if verdict is None or verdict is True:
         return None
     if isinstance(verdict, Response):
@@ -37,3 +41,21 @@ async def refusal(authorize: Authorize | None, request: Request) -> Response | N
 async def settled(value: object) -> object:
     """A value, waited for if it is still to come."""
     return await value if inspect.isawaitable(value) else value
+
+
+def check_site(request: Request) -> None:
+    """Refuse what a page of another site had a browser send without asking us first, which it must for JSON.
+
+    A server on somebody's own machine would start runs for any page that is looked at there.
+
+    Raises:
+        Refused: it is such a request.
+    """
+    foreign = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+    if foreign and not is_json(request):
+        raise Refused("the body must be application/json", 415, "unsupported_media_type")
+
+
+def is_json(request: Request) -> bool:
+    """Whether a request says that its body is JSON."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"

@@ -56,7 +56,7 @@ class Bodies:
 
 def too_late() -> Refused:
     """What a client is told that comes when the server shuts down."""
-    return Refused("the server is shutting down: try again soon", 503, "closing")
+    return Refused("the server is shutting down: try again soon", 503, "closing", {"Retry-After": "1"})
 
 
 class Exchange:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Final
 
 from attrs import evolve, field, frozen
@@ -50,10 +51,17 @@ class Problem:
 class Refused(Exception):
     """A request that is wrong in itself."""
 
-    def __init__(self, message: str, status: int = 400, code: str = "invalid_request") -> None:
+    def __init__(
+        self,
+        message: str,
+        status: int = 400,
+        code: str = "invalid_request",
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.headers = headers
 
 
 class ClientGone(Exception):
@@ -77,7 +85,7 @@ def _problem(error: Exception, run_id: str, debug: bool) -> Problem:
     again = f"send the same request again with X-Run-Id: {run_id}"
     match error:
         case Refused():
-            return Problem(error.status, str(error), error.code)
+            return Problem(error.status, str(error), error.code, error.headers)
         case HTTPException():
             return Problem(error.status_code, str(error.detail), "http_error", dict(error.headers or {}))
         case InputConflict():

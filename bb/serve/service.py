@@ -21,7 +21,7 @@ from bb.errors import BBError, UnknownFlow, UnknownRun, WiringError
 from bb.ids import check_id
 from bb.logs import error as log_error
 from bb.logs import warning
-from bb.serve.access import Authorize, Tenant, refusal, settled
+from bb.serve.access import Authorize, Tenant, check_site, refusal, settled
 from bb.serve.answering import Order, begun, check_tenant, frames, scoped, whole
 from bb.serve.anthropic import AnthropicWire
 from bb.serve.exchange import Bodies, Exchange, too_late, unless_gone
@@ -184,6 +184,7 @@ class Service:
 
     async def _answer(self, request: Request, wire: Wire) -> Response:
         exchange = Exchange.of(request)
+        check_site(request)
         asked = _read(wire, await request.body())
         plan = self._routed(asked.input.request.model)
         tenant = await self._tenant_of(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ async def _no(request: Request) -> bool:
         (_no, 403),
         (lambda _: 0, 403),
         (raising(HTTPException(401, "who are you?", {"WWW-Authenticate": "Bearer"})), 401),
+        (raising(PermissionError("a bug")), 403),
         (raising(ValueError("a bug")), 500),
         (lambda _: JSONResponse({"no": "entry"}, 402), 402),
     ],
@@ -78,6 +80,27 @@ async def test_who_is_authorised_may_have_had_the_body_read() -> None:
         assert answer.status_code == 200 and "hello mine" in answer.text
         answer = await http.post(PATHS[0], json=body, headers={**headers, "Authorization": "Bearer kex"})
         assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("site", "kind", "status"),
+    [
+        ("cross-site", "text/plain", 415),
+        ("same-site", "application/x-www-form-urlencoded", 415),
+        ("cross-site", "application/json; charset=utf-8", 200),  # a browser has asked for leave before it sends that
+        ("same-origin", "text/plain", 200),
+        (None, "application/x-www-form-urlencoded", 200),  # curl
+    ],
+)
+async def test_a_page_of_another_site_starts_nothing(path: str, site: str | None, kind: str, status: int) -> None:
+    headers = {"Content-Type": kind, **({"Sec-Fetch-Site": site} if site else {})}
+    app = app_of(durable(hello))
+    async with asgi(app.asgi()) as http:
+        answer = await http.post(path, content=json.dumps(body_of(path, "hi")), headers=headers)
+        assert answer.status_code == status and len(await app.runs()) == (status == 200)
+        if status == 415:
+            error_of(path, answer)
 
 
 def owner(request: Request) -> str:

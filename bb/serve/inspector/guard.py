@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bb.serve.access import Authorize, refusal
+from bb.serve.access import Authorize, is_json, refusal
 from bb.serve.exchange import Exchange
 from bb.serve.problems import Refused
 
@@ -70,8 +70,7 @@ def _check_origin(request: Request) -> None:
         foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host")
     if foreign:
         raise Refused("the request came from another site", 403, "cross_site")
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # which a form of another site cannot send
+    if not is_json(request):  # which a form of another site cannot send
         raise Refused("the body must be application/json", 415, "unsupported_media_type")
 
 
