@@ -88,18 +88,20 @@ def _named(name: str) -> tzinfo:
         ) from error
 
 
-def as_moment(value: datetime) -> datetime:
+def as_moment(value: object) -> datetime:
     """An aware time in UTC, in whole milliseconds, and never earlier than it was.
 
     Raises:
-        InvalidCron: it is no time, or has no zone.
+        InvalidCron: it is no time, or has no zone, or is beyond the years that a datetime knows.
     """
+    remedy = "give a datetime with a zone, such as datetime(..., tzinfo=UTC)"
     if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise InvalidCron(
-            f"{value!r} is no aware time", remedy="give a datetime with a zone, such as datetime(..., tzinfo=UTC)"
-        )
-    utc = value.astimezone(UTC)
-    return utc + timedelta(microseconds=-utc.microsecond % 1000)
+        raise InvalidCron(f"{value!r:.60} is no aware time", remedy=remedy)
+    try:
+        utc = value.astimezone(UTC)
+        return utc + timedelta(microseconds=-utc.microsecond % 1000)
+    except OverflowError:
+        raise InvalidCron(f"{value!r} is no time in UTC: it is beyond the years 1 to 9999", remedy=remedy) from None
 
 
 def spelled(moment: datetime) -> str:
@@ -119,5 +121,23 @@ def read_moment(text: str) -> datetime:
         return as_moment(datetime.fromisoformat(text))
     except (ValueError, OverflowError):
         raise InvalidCron(
-            f"{text!r} is no time", remedy='write ISO 8601 with a zone, such as "2026-03-01T08:00:00Z"'
+            f"{text!r:.60} is no time", remedy='write ISO 8601 with a zone, such as "2026-03-01T08:00:00Z"'
         ) from None
+
+
+def to_moment(value: object) -> datetime:
+    """A time, or the one that a text names.
+
+    Raises:
+        InvalidCron: it is none, or has no zone.
+    """
+    return read_moment(value) if isinstance(value, str) else as_moment(value)
+
+
+def is_moment(value: object) -> bool:
+    """Whether it is a time with a zone, or a text that names one."""
+    try:
+        to_moment(value)
+    except InvalidCron:
+        return False
+    return True

@@ -81,22 +81,19 @@ async def tell(text: str) -> None:
     print(f"  told      {text}", flush=True)
 
 
-def reminder(when: datetime) -> bb.NamedFlow:
-    """Tells what it is run with at that time. Its id says when, so that another process can make the same flow."""
-    return bb.Chain([bb.At(when, bb.Notify(tell))]).with_id(f"reminder:{when:%Y-%m-%dT%H:%M:%SZ}")
-
-
 def agent(handler: bb.Agent[Any], id: str) -> bb.NamedFlow:
     return bb.Flow().with_agent(handler).with_id(id)
 
 
 def equip(app: bb.App) -> None:
     """Give an app everything that the assistant does."""
+    reminder = bb.Chain([bb.At(bb.ref("due", datetime), bb.Notify(tell))])  # what it is run with is told when it is due
+    app.register(reminder.with_id("reminder").with_params(due=datetime))
 
     async def remind(what: Reminder) -> str:
-        when = (datetime.now(UTC) + timedelta(seconds=what.seconds)).replace(microsecond=0)
-        app.register(reminder(when))
-        await app.run(reminder(when).id, what.text)
+        due = datetime.now(UTC) + timedelta(seconds=what.seconds)
+        # under this run id it is one reminder, and stays at the time it was set to first, also if a crash comes right now
+        await app.run("reminder", what.text, params={"due": due}, run_id=bb.idempotency_key())
         return f"I will remind you in {what.seconds:.0f} seconds to {what.text}."
 
     tool = bb.Tool("remind", "Remind the user of something later", Reminder).on_call(remind)
@@ -119,12 +116,6 @@ def equip(app: bb.App) -> None:
     steps = bb.Bind("known", bb.Peek("known")).next(agent(route, "route")).next(ways).next(bb.Respond())
     app.register(steps.with_id("assistant").with_params(input=str).durable(retries=2))
 
-    @bb.Agent("alarm").on_message
-    async def wake(turn: bb.Turn, chat: bb.ModelChat) -> None:
-        for job in await app.jobs():  # what earlier processes were asked for
-            if job.flow.startswith("reminder:"):
-                app.register(reminder(datetime.fromisoformat(job.flow.partition(":")[2])))
-
     @bb.Agent("agenda").on_message
     async def agenda(turn: bb.Turn, chat: bb.ModelChat) -> None:
         turn.reply(f"good night: {sum(job.kind == 'at' for job in await app.jobs())} reminders are set")
@@ -135,7 +126,7 @@ def equip(app: bb.App) -> None:
 
     nightly = bb.Every("0 21 * * *", agent(agenda, "agenda"), bb.Notify(tell))
     hook = bb.Webhook("remind", agent(ring, "ring"), bb.Respond())  # POST /v1/hooks/remind
-    app.on_start(bb.Chain([agent(wake, "wake"), nightly, hook]).with_id("background"))
+    app.on_start(bb.Chain([nightly, hook]).with_id("background"))
 
 
 class Shown:

@@ -334,7 +334,7 @@ class _Maker:
             Once: lambda depth: Once(draw(TEXTS), *body(depth), bind=self.symbol()),
             Scope: self.scope,
             Every: lambda depth: Every(draw(CRONS), *rest(depth), tz=self.maybe(ZONES)),
-            At: lambda depth: At(draw(MOMENTS), *rest(depth)),
+            At: lambda depth: At(draw(MOMENTS) if draw(st.booleans()) else self.dynamic(2), *rest(depth)),
             Webhook: lambda depth: Webhook(draw(IDS), *rest(depth)),
             Saga: lambda depth: Saga(*(Step(*body(depth), undo=rest(depth)) for _ in self.many(1, 2))),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never
 
 from attrs import frozen
@@ -101,6 +102,8 @@ def given(body: Bare) -> tuple[tuple[str, Role, Value], ...]:
             return ((".call", "field", call),)
         case Await(when=when):
             return ((".when", "cond", when),) if when is not None else ()
+        case At(when=when):
+            return () if isinstance(when, datetime) else ((".when", "field", when),)
         case Scope(acquire=acquire):
             return ((".acquire", "field", acquire),) if acquire is not None else ()
         case (
@@ -113,7 +116,6 @@ def given(body: Bare) -> tuple[tuple[str, Role, Value], ...]:
             | Respond()
             | Notify()
             | Every()
-            | At()
             | Webhook()
             | Try()
             | Retry()

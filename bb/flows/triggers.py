@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, final
 
 from attrs import field, frozen
 
-from bb.cron import as_moment, check_cron
+from bb.cron import as_moment, check_cron, to_moment
 from bb.flows.base import Chainable, changed, flat, refuse_twins
+from bb.flows.expressions import Lit, as_value
 from bb.ids import check_id
 
 if TYPE_CHECKING:
+    from bb.flows.expressions import Value
     from bb.flows.tree import AnyFlow
 
 
@@ -43,20 +45,38 @@ class Every(Chainable):
         refuse_twins("Every", self.body)
 
 
+def as_time(value: object) -> datetime | Value:
+    """A time in UTC; or what comes to one in a run, which a text with braces is too.
+
+    Raises:
+        InvalidCron: it is a literal, and no time with a zone.
+        NotSavable: it holds something that has no literal form.
+    """
+    if isinstance(value, datetime):
+        return as_moment(value)
+    match as_value(value):
+        case Lit(value=literal) as found:
+            return found if isinstance(literal, str) and "{" in literal else to_moment(literal)
+        case found:
+            return found
+
+
 @final
 @frozen(init=False, eq=False, repr=False)
 class At(Chainable):
     """The body once, at this time or as soon after it as an app is started; to the millisecond.
 
+    The time is a datetime or a text in ISO 8601, with a zone, or a value that comes to one when the trigger is reached.
+
     Raises:
-        InvalidCron: the time has no zone.
+        InvalidCron: the time has no zone, or is none.
     """
 
     kind: ClassVar[str] = "at"
-    when: datetime = field(converter=as_moment)
+    when: datetime | Value = field(converter=as_time)
     body: tuple[AnyFlow, ...] = field(default=(), converter=flat)
 
-    def __init__(self, when: datetime, *body: AnyFlow) -> None:
+    def __init__(self, when: datetime | str | Value, *body: AnyFlow) -> None:
         self.__attrs_init__(when, body)
 
     def __attrs_post_init__(self) -> None:

@@ -83,7 +83,7 @@ def _describe(form: Tree) -> str:
         assert isinstance(own, list)
         return f"agents {', '.join(_agent(*agent) for agent in own) or 'none'}"
     if isinstance(own, dict):
-        head = next((str(own[name]) for name in _HEADS if name in own), "")
+        head = next((told for name in _HEADS if isinstance(told := own.get(name), str)), "")
         version = f" version {own['version']}" if "version" in own else ""
         return f"{kind} {head}{version}".rstrip()
     assert isinstance(own, list)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
 
 from attrs import evolve, field, frozen
@@ -148,7 +148,7 @@ def _own(flow: AnyFlow, names: _Names) -> list[object] | dict[str, object]:
         case Every(cron=cron, tz=tz):
             return _told(cron=cron, tz=tz)
         case At(when=when):
-            return {"when": spelled(when)}
+            return {"when": spelled(when) if isinstance(when, datetime) else _value(when, names)}
         case Webhook(id=id):
             return {"id": id}
         case Call() as call:

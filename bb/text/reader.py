@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -11,7 +12,6 @@ from lark import Lark, Token, UnexpectedToken, v_args
 from lark.lexer import Lexer
 
 from bb.agents.agent import Agent
-from bb.cron import read_moment
 from bb.errors import InvalidWire
 from bb.flows.expressions import List_, Obj, Var
 from bb.flows.options import DurableOptions
@@ -60,6 +60,7 @@ from bb.flows.tree import (
     WithTools,
     flow_id,
 )
+from bb.flows.triggers import as_time
 from bb.text.faults import fault, unexpected
 from bb.text.module import Module
 from bb.text.tokens import Tokens
@@ -240,15 +241,19 @@ class _Statements(Values):
     def every(self, at: Token, cron: Token, options: tuple[Setting, ...] | None, block: Part | None = None) -> Part:
         return self._trigger(at, Every, cron, cron.value, block, **settle(at, options or (), {"tz": a_text}))
 
-    def at(self, at: Token, when: Token, block: Part | None = None) -> Part:
-        return self._trigger(at, At, when, made(when, 1, read_moment, when.value).value, block)
+    def at(self, at: Token, part: Part, block: Part | None = None) -> Part:
+        when = made(part.at, part.height, as_time, given(part)).value
+        return self._trigger(at, At, part.at, when, block, 0 if isinstance(when, datetime) else part.height)
 
     def webhook(self, at: Token, id: Token, block: Part | None = None) -> Part:
         return self._trigger(at, Webhook, id, id.value, block)
 
-    def _trigger(self, at: Token, kind: Any, said: Token, when: object, block: Part | None, **fields: Any) -> Part:
-        body, height = (block.value, block.height) if block is not None else ((), 0)
-        return made(said, 1 + height, kind, when, *body, **fields)._replace(at=at)
+    def _trigger(
+        self, at: Token, kind: Any, said: Token, when: object, block: Part | None, height: int = 0, **fields: Any
+    ) -> Part:
+        """`height` is that of the value among what was said."""
+        body, inner = (block.value, block.height) if block is not None else ((), 0)
+        return made(said, 1 + max(height, inner), kind, when, *body, **fields)._replace(at=at)
 
     # --- values that are named or said ---
 

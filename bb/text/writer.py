@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from bb.agents.agent import Agent
@@ -225,7 +226,7 @@ class _Writer:
                 line(f"every {quoted(cron)}{'' if tz is None else f', tz: {quoted(tz)}'}")
                 self._later(body, level)
             case At(when=when, body=body):
-                line(f"at {quoted(spelled(when))}")
+                line(f"at {quoted(spelled(when)) if isinstance(when, datetime) else value(when, depth)}")
                 self._later(body, level)
             case Webhook(id=id, body=body):
                 line(f"webhook {quoted(id)}")

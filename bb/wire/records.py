@@ -7,12 +7,13 @@ The shape of a field follows from its type (`_PLAIN`, `_VALUED`, `_BODIES`), so 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Final, cast
 
 from attrs import NOTHING, Attribute, fields, frozen
 
 from bb.agents.agent import Agent
-from bb.errors import BBError
+from bb.errors import BBError, InvalidCron
 from bb.flows.base import DurableFlow, NamedFlow, Param, body_of, flow_id
 from bb.flows.calls import AiSegment, Call
 from bb.flows.control import BACKOFFS, Bind
@@ -21,6 +22,7 @@ from bb.flows.expressions import EXPRESSIONS, OPERATORS, PARSE_AS
 from bb.flows.groups import All, Group, Notify, One, Select
 from bb.flows.options import DurableOptions
 from bb.flows.tree import KINDS, TRIGGERS, AnyFlow, Webhook, build
+from bb.flows.triggers import as_time
 from bb.wire.literals import LITERAL
 from bb.wire.shapes import (
     COUNT,
@@ -44,6 +46,7 @@ from bb.wire.shapes import (
     mapped,
     shown,
     with_key,
+    wrong,
 )
 
 
@@ -258,6 +261,25 @@ def _anew(shape: Shape) -> Shape:
     return Shape(lambda value, _: shape.write(value, 0), lambda data, _: shape.read(data, 0), shape.schema)
 
 
+def _time(value: Shape) -> Shape:
+    """A time, which is a text, or a value that comes to one, which is an object."""
+
+    def write(when: Any, depth: int) -> object:
+        return (MOMENT if isinstance(when, datetime) else value).write(when, depth)
+
+    def read(data: Any, depth: int) -> object:
+        if type(data) is str:
+            return MOMENT.read(data, depth)
+        if type(data) is not dict:
+            raise wrong(data, "a time or an object")
+        try:
+            return as_time(value.read(data, depth))
+        except InvalidCron as error:
+            raise Refused(error.message, error.remedy) from None
+
+    return Shape(write, read, {"if": {"type": "string"}, "then": MOMENT.schema, "else": value.schema})
+
+
 _CALLS: Final = (Call, AiSegment)
 _SIDE_BY_SIDE: Final = (Select, All, One, Group)
 
@@ -288,7 +310,6 @@ _PLAIN: Final[Mapping[str, Shape]] = {
     "bool": FLAG,
     "int": WHOLE,
     "timedelta": SPAN,
-    "datetime": MOMENT,
     "Backoff": choice(BACKOFFS),
     "Operator": choice(OPERATORS),
     "ParseAs": choice(PARSE_AS),
@@ -307,7 +328,12 @@ _BODIES: Final[Mapping[str, Shape]] = {
     "tuple[Step, ...]": listed(_object(Step, {"tuple[AnyFlow, ...]": listed(_FLOW)})),
     "tuple[Agent[Any], ...]": listed(_object(Agent, _PLAIN)),
 }
-_IN_FLOWS: Final = {**_PLAIN, **_BODIES, **{name: _anew(shape) for name, shape in _VALUED.items()}}
+_IN_FLOWS: Final = {
+    **_PLAIN,
+    **_BODIES,
+    **{name: _anew(shape) for name, shape in _VALUED.items()},
+    "datetime | Value": _time(_anew(_VALUE)),
+}
 _IN_VALUES: Final = {**_PLAIN, **_VALUED}
 
 _PARAMS: Final = listed(_object(Param, _PLAIN))

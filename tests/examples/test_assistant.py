@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import re
@@ -17,6 +18,8 @@ from typing import Any
 import httpx2
 import pytest
 
+import bb
+from bb.testing.mock_store import Crash, MockStore
 from tests.wires.server import Answer, openai, serving
 
 ROOT = Path(__file__).parents[2]
@@ -116,6 +119,38 @@ def test_reminders_survive_whoever_was_asked_for_them(assistant: Assistant) -> N
     time.sleep(0.2)
     assert assistant.log().count("told ") == 2
     assert assistant.ring("what?").status_code == 500
+
+
+async def test_a_crash_between_a_reminder_and_the_answer_of_its_tool_sets_it_once() -> None:
+    spec = importlib.util.spec_from_file_location("assistant", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    assistant = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(assistant)
+    store = MockStore()
+
+    def made() -> bb.App:
+        app = bb.App(store=store, model=assistant.Rules())
+        assistant.equip(app)
+        return app
+
+    async def asked(app: bb.App) -> str | None:
+        said = "remind me in 600 seconds to open the window"
+        return (await app.run("assistant", said, run_id="r", session_id="me")).answer
+
+    def set_just_now(stream: str, _: object) -> bool:
+        return stream == "run/r" and any(one.stream.startswith("job/") for one in store.appended)
+
+    store.crash_at(set_just_now)
+    with pytest.raises((Crash, bb.BBError)):
+        await asked(made())
+    assert store.crashed
+    store.revive()
+    app = made()
+    first = [(job.id, job.next) for job in await app.jobs()]
+
+    assert await asked(app) == "I will remind you in 600 seconds to open the window."
+    assert [(job.id, job.next) for job in await app.jobs()] == first
+    assert len(first) == 1
 
 
 async def test_with_a_key_a_model_decides_and_speaks(tmp_path: Path) -> None:

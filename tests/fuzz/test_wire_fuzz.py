@@ -28,6 +28,7 @@ BEYOND_THE_SCHEMA: Final = (
     "has not five fields",
     "is no cron expression",
     "is no time",
+    "is no aware time",
 )
 """What only `from_wire` refuses, as the docstring of `schema` lists it."""
 

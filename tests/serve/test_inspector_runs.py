@@ -12,8 +12,10 @@ import pytest
 
 import bb
 from bb.flows.tree import Await, Emit
+from bb.identity import tree
 from bb.log import run_stream
 from bb.redaction import redact
+from bb.serve.inspector.view import title_of
 from bb.trace import Event
 from tests.serve.kit import PATHS, agent, body_of, error_of, frames_of
 from tests.serve.stage import Stage, app_of, durable, hello
@@ -150,6 +152,18 @@ async def test_a_run_whose_flow_is_not_registered_and_one_of_an_older_tree() -> 
         assert (older["is_known"], older["is_changed"]) == (True, True)
         status, _, message = error_of("", await http.post("/runs/api/runs/gone/retry", json={}))
         assert status == 409 and "not registered" in message
+
+
+@pytest.mark.parametrize(
+    ("when", "title"),
+    [
+        ("2026-03-01T08:00Z", "2026-03-01T08:00:00Z"),
+        (bb.ref("order").due, "order.due"),
+        ("{day}T08:00Z", '"{day}T08:00Z"'),
+    ],
+)
+def test_a_trigger_is_called_by_its_time(when: str, title: str) -> None:
+    assert title_of("at", tree(bb.At(when))["of"]) == title
 
 
 async def test_an_event_is_delivered_to_a_parked_run_once() -> None:

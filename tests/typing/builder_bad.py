@@ -85,5 +85,6 @@ def triggers(model: Model, a: Flow, when: datetime) -> None:
     NamedFlow(Webhook("a", a), "b")  # E: arg-type
     Every(a)  # E: arg-type
     Every("* * * * *", a, tz=1)  # E: arg-type
-    At("tomorrow", a)  # E: arg-type
+    At(5, a)  # E: arg-type
+    At([when], a)  # E: arg-type
     Webhook("a", [a])  # E: arg-type

@@ -7,6 +7,7 @@ from attrs import frozen
 
 import bb
 from bb.agents.agent import Agent
+from bb.flows.expressions import Value
 from bb.flows.tree import (
     All,
     AnyFlow,
@@ -78,7 +79,12 @@ def triggers(a: Flow, b: NamedFlow, c: DurableFlow, d: AnyFlow, when: datetime) 
     assert_type(bb.Every("0 21 * * *", a, b, c, d, tz="Europe/Berlin").next(a), Chain)
     assert_type(a >> bb.At(when, a) >> bb.Webhook("orders") >> d, Chain)
     assert_type(bb.Chain([bb.Webhook("orders", a)]).with_id("orders").durable(), DurableFlow)
-    assert_type(bb.At(when).when, datetime)
+    assert_type(bb.At(when).when, datetime | Value)
+    assert_type(bb.At(bb.ref("when", datetime), a), bb.At)
+    assert_type(bb.At(bb.ref("day", str) + "T08:00:00Z", a), bb.At)
+    assert_type(bb.At(bb.Format("{day}T08:00:00Z"), a), bb.At)
+    assert_type(bb.At(bb.Peek("when"), a), bb.At)
+    assert_type(bb.At("2026-03-01T08:00:00Z", a), bb.At)
     assert_type(bb.Every("* * * * *").tz, str | None)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 import bb
-from bb.check import agents, agents_of, names, operations, placement, refuse, runs, shapes
+from bb.check import agents, agents_of, names, operations, placement, refuse, runs, shapes, triggers
 from bb.flows.expressions import Expr, Field, Format, List_, Lit, Obj, Parse, Value, Var
 from bb.flows.refs import ref
 from bb.flows.tree import (
@@ -16,6 +16,7 @@ from bb.flows.tree import (
     All,
     AnyFlow,
     Assert,
+    At,
     Await,
     Bind,
     Call,
@@ -163,6 +164,24 @@ BROKEN: list[tuple[str, AnyFlow, str]] = [
     ("label-braces", durable(Once("pay {name}", PING)), "f"),
     ("label-braces", durable(PING, Checkpoint("{{ n }}")), "f/body~checkpoint.1"),
     ("once-dup", durable(Once("a", PING), When(Lit(1), Once("a", PING))), "f/body~when.1/then~once.0"),
+    # triggers
+    ("starts-nothing", named(PING, At("2026-03-01T08:00Z")), "f"),
+    ("at-when", At(Format("tomorrow"), PING), "flow~at.0"),
+    ("at-when", At("{day}T08:00Z", PING), "flow~at.0"),
+    ("at-when", At(Format("{{day}}T08:00Z"), PING), "flow~at.0"),
+    ("at-when", Bind("now", "x") >> At(ref("now") + 10, PING), "flow~chain.0/body~at.1"),
+    ("at-when", Bind("now", "x") >> At(Expr("+", (Lit(" "), Expr("-", (Var("now"), 1)))), PING), "flow~chain.0/body~at.1"),
+    ("at-when", At(Expr("||", (Lit("now"), Lit(0))), PING), "flow~at.0"),
+    ("at-when", At(Expr("&&", (Obj({}), Parse("1", "i64"))), PING), "flow~at.0"),
+    ("at-when", At(Expr("+", (Expr("||", (1, 2)), "Z")), PING), "flow~at.0"),
+    ("at-when", At(List_([Lit(1)]), PING), "flow~at.0"),
+    ("at-when", named(At(Parse("1", "f64"), PING), PING), "f/body~at.0"),
+    ("unbound", At(Var("x"), PING), "flow~at.0.when"),
+    ("unbound", named(PING, At(Field(Var("x"), ("due",))), PING), "f/body~at.1.when.value"),
+    ("op-unknown", At(Call("nobody"), PING), "flow~at.0.when"),
+    ("leaf-kind", At(Field(Obj({"a": PING}), ("a",)), PING), "flow~at.0.when.value.a"),
+    ("at-when", At(AiSegment("find out when").with_model(MODEL), PING), "flow~at.0"),
+    ("no-model", At(Field(AiSegment("find out when"), "result"), PING), "flow~at.0.when.value"),
     # names
     ("name", Bind("two words", 1), "flow~bind.0"),
     ("name", Bind("when", 1), "flow~bind.0"),
@@ -237,14 +256,15 @@ def test_a_broken_rule_is_told_with_its_place_and_a_remedy(code: str, flow: AnyF
 
 def test_every_rule_has_a_case() -> None:
     tables = (agents.SITES, names.SITES, names.SPOTS, operations.SITES, operations.SPOTS, placement.SITES, shapes.SITES)
-    known = {rule.code for table in (*tables, runs.SITES) for rule in table}
+    known = {rule.code for table in (*tables, runs.SITES, triggers.SITES) for rule in table}
     assert known == {code for code, _, _ in BROKEN}
 
 
 def test_only_what_may_be_meant_is_a_warning() -> None:
     problems = [problem for _, flow, _ in BROKEN for problem in bb.check(flow, catalogue=KNOWN, flows={})]
     assert {problem.code for problem in problems if problem.warning} == {
-        "inner-option", "label-braces", "not-durable", "once-dup", "respond-aside", "tools-unknown", "unreachable",
+        "inner-option", "label-braces", "not-durable", "once-dup", "respond-aside", "starts-nothing", "tools-unknown",
+        "unreachable",
     }  # fmt: skip
 
 
@@ -281,6 +301,11 @@ SOUND: list[AnyFlow] = [
     named(Emit(Var("a")), id="g").with_params(a=int) >> named(PING, id="h").with_params(b="User"),
     named(Return(1), id="g") >> PING,  # it leaves the named flow only
     Emit(Call("ping")) >> Call("pair", (Obj({"two": 1, "one": 2}),)),
+    Bind("day", "x") >> At("{day.date}T08:00Z", At(Format("{{day}}"), At(Peek("due"), At(charge(1), PING)))),
+    named(PING, At(ref("due", datetime), Emit("{due}"))).with_params(due=datetime),
+    At(Expr("||", (Peek("due"), Lit("2026-03-01T08:00Z"))), PING) >> At(Format("2026-03-01T08:00Z"), PING),
+    At(Parse(Peek("due"), "json"), At(Expr("+", (Peek("day"), Lit("T08:00Z"))), PING)),
+    At(Field(AiSegment("find out when").with_model(MODEL), "result"), PING),
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import bb
 from bb.cron import as_moment, check_cron, next_time, read_moment, spelled
 from bb.errors import InvalidCron
+from bb.flows.expressions import Lit
 from tests.language_flows import CRONS, MOMENTS, ZONES
 
 BERLIN = "Europe/Berlin"
@@ -137,9 +138,22 @@ def test_a_time_has_a_zone_and_is_kept_to_the_millisecond() -> None:
     later = datetime(2026, 3, 1, 8, 0, 0, 1001, ZoneInfo(BERLIN))
     assert bb.At(later).when == datetime(2026, 3, 1, 7, 0, 0, 2000, UTC)
     assert bb.At(later) == bb.At(later.astimezone(UTC))
-    for value in (datetime(2026, 3, 1), "2026-03-01T00:00:00Z", 5, None):  # noqa: DTZ001 - that is the case
+    assert bb.At("2026-03-01T08:00:00.001001+01:00") == bb.At(Lit(later)) == bb.At(later)
+    for value in (datetime(2026, 3, 1), 5, None):  # noqa: DTZ001 - that is the case
         with pytest.raises(InvalidCron, match="aware"):
             bb.At(value)  # type: ignore[arg-type]
+    for text in ("tomorrow", "2026-03-01", "2026-03-01T00:00:00", ""):
+        with pytest.raises(InvalidCron, match="ISO 8601"):
+            bb.At(text)
+
+
+@pytest.mark.parametrize(("day", "hours"), [((1, 1, 1), 14), ((9999, 12, 31), -14)])
+def test_a_time_that_utc_has_no_year_for_is_refused(day: tuple[int, int, int], hours: int) -> None:
+    zone = timezone(timedelta(hours=hours))
+    moment = datetime(*day, 12, tzinfo=zone)
+    for value in (moment, moment.isoformat()):
+        with pytest.raises(InvalidCron, match=r"is no time|beyond the years"):
+            bb.At(value)
 
 
 @given(MOMENTS)

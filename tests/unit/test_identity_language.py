@@ -17,6 +17,7 @@ from bb.flows.tree import (
     All,
     AnyFlow,
     Assert,
+    At,
     Await,
     Bind,
     Call,
@@ -131,6 +132,11 @@ PAIRS: list[tuple[AnyFlow, AnyFlow]] = [
     (Scope(PING, finally_=A), Scope(PING, A)),
     (Scope(PING, acquire=PING), Scope(PING, acquire=PING, bind="h")),
     (Scope(PING, acquire=PING), Scope(PING)),
+    (At(Var("x"), PING), At(Var("y"), PING)),
+    (At(Var("x"), PING), At(Peek("x"), PING)),
+    (At("{x}", PING), At(Format("{x}"), PING)),
+    (At("2026-03-01T08:00Z", PING), At(Format("2026-03-01T08:00Z"), PING)),
+    (At("2026-03-01T08:00Z", PING), At("2026-03-01T09:00Z", PING)),
     (Saga(Step(PING, A)), Saga(Step(PING, undo=A))),
     (Saga(Step(PING), Step(A)), Saga(Step(PING, A))),
     (Saga(Step(PING)), Saga(Step(PING), Step())),
@@ -290,6 +296,8 @@ def test_statements_are_called_by_what_they_name() -> None:
         Await("form"),
         Run("r"),
         When(Peek("x"), PING),
+        At("2026-03-01T08:00Z"),
+        At(Var("x")),
     )
     assert said(named(PING), named(PING, *steps)) == (
         "added f/body~call.1 (call charge)",
@@ -301,6 +309,8 @@ def test_statements_are_called_by_what_they_name() -> None:
         "added f/body~run.6 (run r)",
         "added f/body~when.7 (when)",
         "added f/body~when.7/then~call.0 (call ping)",
+        "added f/body~at.8 (at 2026-03-01T08:00:00Z)",
+        "added f/body~at.9 (at)",
     )
 
 

@@ -56,6 +56,11 @@ NO_FLOW: Final[list[tuple[object, str, str]]] = [
         "body[0].then[0].op",
         "1 stands where a text belongs",
     ),
+    ({"kind": "at", "when": 5}, "when", "5 stands where a time or an object belongs"),
+    ({"kind": "at", "when": ["x"]}, "when", "a list stands where a time or an object belongs"),
+    ({"kind": "at", "when": "{x}"}, "when", "'{x}' is no time"),
+    ({"kind": "at", "when": SAID}, "when.kind", "'emit' is no kind of value"),
+    ({"kind": "at", "when": {"kind": "var"}}, "when", "var lacks the key 'name'"),
     ({"kind": "repeat", "max": True, "body": []}, "max", "true stands where a whole number belongs"),
     ({"kind": "repeat", "max": 1.5, "body": []}, "max", "1.5 stands where a whole number belongs"),
     ({"kind": "repeat", "max": "3", "body": []}, "max", "'3' stands where a whole number belongs"),
@@ -136,6 +141,8 @@ BEYOND_THE_SCHEMA: Final[list[tuple[object, str, str]]] = [
     (lit({"~": "set", "v": [[]]}, say=True), "value.value", "a literal cannot be read"),
     (lit(float("nan"), say=True), "value.value", "nan is no JSON number"),
     (lit(nested(128), say=True), "value.value", DEEP),
+    ({"kind": "at", "when": lit("tomorrow")}, "when", "'tomorrow' is no time"),
+    ({"kind": "at", "when": lit(5)}, "when", "5 is no aware time"),
     ({"kind": "checkpoint", "label": "\ud83d" + "\ude00"}, "label", "lone surrogates"),
 ]
 

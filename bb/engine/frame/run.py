@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from copy import deepcopy
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import Factory, define, field, frozen
@@ -64,6 +65,8 @@ class Reached(Record):
     """Whose run it is, where there are tenants: what it schedules is nobody else's."""
     given: dict[str, object]
     """In codec form."""
+    due: datetime | None = None
+    """When the body of an `At` is to begin."""
 
 
 Schedule: TypeAlias = Callable[[Reached], Coroutine[Any, Any, str]]

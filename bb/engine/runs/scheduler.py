@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, assert_never
 
 from attrs import evolve
@@ -92,8 +92,8 @@ class Scheduler:
         match reached.trigger:
             case Every(cron=cron, tz=tz):
                 due, spec = millis(next_time(cron, tz, now)), (cron,) if tz is None else (cron, tz)
-            case At(when=when):
-                due = millis(when)
+            case At():
+                due = millis(_due(reached))
                 spec = (str(due),)
             case Webhook(id=id):
                 due, spec = None, (id,)
@@ -338,6 +338,11 @@ def _info(job_id: str, armed: Armed, due: int | None) -> JobInfo:
     return JobInfo(job_id, armed.path.partition("/")[0], armed.kind, armed.path, None if due is None else moment(due))
 
 
+def _due(reached: Reached) -> datetime:
+    assert reached.due is not None  # whoever reaches an At knows its time
+    return reached.due
+
+
 def _job_id(reached: Reached) -> str:
     """What makes two reachings of triggers the same job."""
     trigger: Trigger = reached.trigger
@@ -346,8 +351,8 @@ def _job_id(reached: Reached) -> str:
             return _webhook_id(id, reached.tenant)
         case Every():
             return _hashed(trigger.kind, reached.path, *_owned(reached.tenant))
-        case At(when=when) if reached.starting:
-            return _hashed(trigger.kind, reached.path, str(millis(when)))
+        case At() if reached.starting:
+            return _hashed(trigger.kind, reached.path, str(millis(_due(reached))))
         case At():
             return _hashed(trigger.kind, reached.path, reached.run_id, str(reached.began))
         case unreachable:

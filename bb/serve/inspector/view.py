@@ -136,6 +136,8 @@ def title_of(kind: str, of: object) -> str:
             return _short(", ".join(own["tools"]))
         case "round" | "attempt":
             return str(own["number"])
+        case "at" if isinstance(own["when"], list):
+            return _short(_value(own["when"]))
         case _:
             named = (own.get(key) for key in ("source", "label", "name", "id", "cron", "when", "catch"))
             return _short(next((one for one in named if isinstance(one, str)), ""))

@@ -190,3 +190,11 @@ def test_the_parser_serves_many_threads() -> None:
 def test_neither_bb_nor_writing_loads_the_parser() -> None:
     probe = "import sys, bb, bb.text; bb.text.format(bb.Respond()); assert 'lark' not in sys.modules; bb.text.parse(''); assert 'lark' in sys.modules"
     subprocess.run([sys.executable, "-c", probe], check=True)
+
+
+@pytest.mark.parametrize(("said", "most"), [('at "2026-03-01T08:00:00Z"', 126), ("at x", 125), ("at -(-x)", 123)])
+def test_the_time_of_a_trigger_ends_at_one_depth_for_reader_and_writer(said: str, most: int) -> None:
+    source = nested(most + 1).replace("f()", said)
+    flow = parse(source)["a"]
+    assert parse(format(flow))["a"] == flow
+    assert "deep" in fault(nested(most + 2).replace("f()", said)).message
