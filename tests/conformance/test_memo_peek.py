@@ -10,6 +10,7 @@ import pytest
 
 import bb
 from bb.engine.memory import session_memory
+from bb.engine.runs import sessions
 from bb.errors import OpFailed, Unbound, WiringError
 from bb.flows.refs import ref
 from bb.flows.tree import All, AnyFlow, Assert, Bind, Each, Emit, Memo, Peek, Repeat, Return, Unless, When
@@ -67,6 +68,20 @@ async def test_case_17_a_flow_that_is_not_durable_remembers_while_the_process_li
     await bb.App().run(flow, session_id="s")
 
     assert acts.done == ["a", "a", "a"]
+
+
+async def test_case_17_a_process_remembers_for_the_sessions_used_last(
+    acts: Acts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients choose the ids of sessions, and a server lives long."""
+    monkeypatch.setattr(sessions, "IN_PROCESS", 2)
+    app = bb.App()
+    flow = plain(Memo("x", acts("a")), Return(ref("x")))
+
+    for session in ("s", "t", "s", "u", "s", "t"):
+        assert (await app.run(flow, session_id=session)).value == "a done"
+
+    assert len(acts.done) == 4  # of s and u once, of t twice
 
 
 @pytest.mark.parametrize("value", [ref("x"), "text", Peek("x"), 1], ids=["symbol", "text", "peek", "number"])

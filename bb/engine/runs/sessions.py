@@ -5,9 +5,10 @@ What keeps and finds the rows of a session is loaded when the first one is neede
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bb.clock import Clock
 from bb.codec import Codec
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from bb.engine.memory.session_memory import SessionMemory
     from bb.engine.memory.session_rows import SessionRows
 
+IN_PROCESS: Final = 1_000  # sessions of which a process remembers what runs that are not durable computed
+
 
 class Sessions:
     """Opens what runs share; nobody holds anything for a session of which no run is in memory."""
@@ -30,6 +33,8 @@ class Sessions:
         self._codec = codec
         self._clock = clock
         self._process = MemStore()
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        """The sessions of which there is something in the process, the one that ended a run last at the end."""
         self.delivered: Callable[[str], None] = lambda _: None
         """Told of a run that got what another gave back."""
 
@@ -57,11 +62,23 @@ class Sessions:
         )
 
     async def end(self, run: Run) -> None:
-        """A run is over: what it kept in the process for itself alone goes with it."""
-        if run.used_process_memory and not run.has_session:
-            from bb.engine.memory.session_memory import drop_session
+        """A run that is not durable is over: what it kept in the process for itself alone goes with it.
 
-            await drop_session(self._process, run.session_id)
+        So does the session that was used longest ago, when there are too many. Clients choose their ids; and what a session
+        forgets is computed once more.
+        """
+        if not run.used_process_memory:
+            return
+        gone = run.session_id
+        if run.has_session:
+            self._ended[gone] = None
+            self._ended.move_to_end(gone)
+            if len(self._ended) <= IN_PROCESS:
+                return
+            gone, _ = self._ended.popitem(last=False)
+        from bb.engine.memory.session_memory import drop_session
+
+        await drop_session(self._process, gone)
 
     async def close(self, history: History, lease: Lease | None, *, over: bool, waits: bool = False) -> None:
         """A run waits no longer; with `over` it is dropped, and a session of its own with it.
