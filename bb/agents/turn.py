@@ -32,8 +32,8 @@ class StreamOut:
     """
 
     def __init__(self, sink: Sink | None, check: Callable[[], None]) -> None:
-        self.text = ""
         self.value: object = None
+        self._pieces: list[str] = []
         self._granted = sink is not None
         self._sink = sink
         self._check = check
@@ -41,6 +41,11 @@ class StreamOut:
 
     def __bool__(self) -> bool:
         return self._granted
+
+    @property
+    def text(self) -> str:
+        """What was written so far."""
+        return "".join(self._pieces)
 
     async def write(self, text: str) -> None:
         """Say `text`; waits while the client is slow. A client that went away is not an error.
@@ -53,7 +58,7 @@ class StreamOut:
             raise Closed("the stream has ended", remedy="write inside its `async with` block")
         if not text:
             return
-        self.text += text
+        self._pieces.append(text)  # adding to a text would copy all of it for each piece
         if self._sink is not None:
             try:
                 await self._sink.write(text)
@@ -293,8 +298,8 @@ class Turn:
         finally:
             out.end()
             self._streams -= bool(out)
-            if out.text and not self._closed:
-                self._say(_Said(Message(out.text, "assistant"), None, out.value))
+            if (text := out.text) and not self._closed:
+                self._say(_Said(Message(text, "assistant"), None, out.value))
 
     # working
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -414,6 +415,24 @@ async def test_a_slow_reader_holds_the_writer_back() -> None:
             await asyncio.sleep(0)
     assert read[0] == 200
     assert max(ahead) <= 40  # 64 KiB, and the little that is under way
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_long_stream_costs_what_it_is_long(durable: bool) -> None:
+    pieces, piece = 1600, "x" * 10_000
+
+    async def pours(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        async with turn.stream() as out:
+            for number in range(pieces):
+                await out.write(piece)
+                if number % 400 == 0:
+                    assert out.text == piece * (number + 1)
+
+    named = (leaf(pours) >> RESPOND).with_id("f")
+    began = time.monotonic()
+    async with bb.App().stream(named.durable() if durable else named, "hi") as stream:
+        assert sum([len(chunk) async for chunk in stream]) == pieces * len(piece)
+    assert time.monotonic() - began < 5  # copying all of it for each piece would take many times that
 
 
 async def test_a_reader_that_leaves_interrupts_a_run_nobody_else_wants() -> None:

@@ -281,12 +281,17 @@ class LiveSink:
     """Live text on its way to the listeners of a run."""
 
     def __init__(self, run: Run, before: str, durable: bool) -> None:
-        self.written = ""
+        self._written: list[str] = []
         self._run = run
         self._before = before
         self.used = False
         self._held = ""
         self._redact = durable and has_secrets()
+
+    @property
+    def written(self) -> str:
+        """What was sent on so far."""
+        return "".join(self._written)
 
     async def write(self, text: str) -> None:
         """Send text on; returns when the slowest listener has room."""
@@ -306,8 +311,8 @@ class LiveSink:
     async def _send(self, text: str) -> None:
         if not text:
             return
-        if not self.written and self._before:
+        if not self._written and self._before:
             self._run.delivery.complete(self._before)
-        self.written += text
+        self._written.append(text)
         self._run.delivery.write(text)
         await self._run.delivery.room()
