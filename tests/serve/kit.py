@@ -33,12 +33,12 @@ Messages = Sequence[Mapping[str, Any]]
 class Site:
     """`bb serve` in a process of its own, over one directory."""
 
-    def __init__(self, home: Path, module: str = "tests.serve.site") -> None:
+    def __init__(self, home: Path, module: str = "tests.serve.site", log: str = "log") -> None:
         self.home = home
         self._module = module
         self.url = ""
         self._process: subprocess.Popen[str] | None = None
-        self._log = home / "log"
+        self._log = home / log
 
     def start(self, *options: str) -> None:
         """Start it, and wait until it listens."""

@@ -7,13 +7,15 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
 
 import anthropic
 import httpx2
 import openai
 import pytest
 
-from tests.serve.kit import CLIENTS, PATHS, Site, ViaAnthropic, ViaOpenAI, body_of, error_of, frames_of
+from tests.serve.kit import CLIENTS, PATHS, Site, ViaAnthropic, ViaOpenAI, body_of, error_of, frames_of, text_of
 
 
 @asynccontextmanager
@@ -48,6 +50,20 @@ async def test_a_server_killed_in_a_stream_is_asked_again(site: Site, kind: type
     heard = await kind(site.url).ask("slow", "hi", stream=True, headers=headers)
 
     assert heard.text == "done. \n\nhalf whole" and site.notes() == ["before r", "slow r", "slow r"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_trial_h10_who_lost_the_connection_sends_the_same_again(running: Site, path: str, stream: bool) -> None:
+    run_id = uuid4().hex
+    async with streaming(running, path, "slow", run_id) as lines:
+        await until_said(lines, "half ")
+    again = asyncio.ensure_future(_whole(running, path, "slow", run_id, stream=stream))
+    await asyncio.wait([again], timeout=0.2)  # it waits with the run
+    assert not again.done()
+    running.open(f"slow.{run_id}")
+    assert text_of(path, await again) == "done. \n\nhalf whole"
+    assert [note for note in running.notes() if run_id in note] == [f"before {run_id}", f"slow {run_id}"]
 
 
 async def test_case_98_runs_that_end_in_the_grace_period_are_answered(site: Site) -> None:
@@ -101,6 +117,32 @@ async def test_followers_of_a_run_do_not_hold_a_server_up(site: Site) -> None:
     await site.ended()
 
 
+@pytest.mark.parametrize("path", PATHS)
+async def test_of_two_servers_over_one_store_one_runs_it_and_the_other_waits_or_takes_it_over(
+    site: Site, tmp_path: Path, path: str
+) -> None:
+    other = Site(tmp_path, log="other")
+    site.start()
+    other.start()
+    try:
+        for run_id in ("ends", "dies"):
+            first = asyncio.ensure_future(_whole(site, path, "slow", run_id))
+            await site.waits(f"slow.{run_id}")
+            others = [
+                asyncio.ensure_future(_whole(other, path, "slow", run_id, stream=stream)) for stream in (True, False)
+            ]
+            await asyncio.wait(others, timeout=0.3)
+            assert not any(one.done() for one in others)
+            if run_id == "dies":
+                site.kill()
+            site.open(f"slow.{run_id}")
+            assert {text_of(path, await one) for one in others} == {"done. \n\nhalf whole"}
+            assert (await asyncio.wait([first]))[0] and (first.exception() is not None) is (run_id == "dies")
+    finally:
+        other.stop()
+    assert site.notes() == ["before ends", "slow ends", "before dies", "slow dies", "slow dies"]
+
+
 async def test_what_is_not_durable_is_cut_when_the_grace_period_is_over(site: Site) -> None:
     site.start("--grace", "0.1")
     with pytest.raises(httpx2.TransportError):  # noqa: PT012 - the block is the life of a connection
@@ -111,7 +153,7 @@ async def test_what_is_not_durable_is_cut_when_the_grace_period_is_over(site: Si
     await site.ended()
 
 
-async def test_a_follower_goes_on_exactly_where_it_was_across_a_restart(site: Site) -> None:
+async def test_followers_go_on_exactly_where_they_were_across_a_restart(site: Site) -> None:
     site.start()
     seen: list[tuple[str, str]] = []
     async with streaming(site, PATHS[0], "slow", "r") as lines, httpx2.AsyncClient(base_url=site.url) as http:
@@ -129,18 +171,24 @@ async def test_a_follower_goes_on_exactly_where_it_was_across_a_restart(site: Si
     site.open("slow.r")
     site.start()
     async with httpx2.AsyncClient(base_url=site.url, timeout=30) as http:
-        following = asyncio.ensure_future(http.get("/v1/runs/r/events", headers={"Last-Event-ID": last}))
+        places = [id for id, _ in seen] * 2  # two at each place
+        following = [
+            asyncio.ensure_future(http.get("/v1/runs/r/events", headers={"Last-Event-ID": id})) for id in places
+        ]
         await _whole(site, PATHS[0], "slow", "r", stream=True)
-        rest = (await following).text
+        rests = [(await one).text for one in following]
         everything = (await http.get("/v1/runs/r/events")).text
     ids = [line.removeprefix("id: ") for line in everything.splitlines() if line.startswith("id: ")]
     known = [id for id, _ in seen]
-    assert ids[: len(known)] == known
-    assert [line.removeprefix("id: ") for line in rest.splitlines() if line.startswith("id: ")] == ids[len(known) :]
+    assert ids[: len(known)] == known and last == known[-1] and len(known) > 1
+    for id, rest in zip(places, rests, strict=True):
+        told = [line.removeprefix("id: ") for line in rest.splitlines() if line.startswith("id: ")]
+        assert told == ids[ids.index(id) + 1 :]
     positions = [int(id.removeprefix("r:")) for id in ids]
     assert positions == sorted(set(positions))
     kinds = [event for event, _ in frames_of(everything)]
-    assert kinds[0] == "run.start" and kinds[-1] == "run.end" and kinds.count("run.end") == 1
+    assert kinds[0] == "run.start" and kinds[-1] == "run.end"
+    assert kinds.count("run.start") == kinds.count("run.end") == 1
 
 
 async def _whole(site: Site, path: str, model: str, run_id: str, **more: object) -> httpx2.Response:

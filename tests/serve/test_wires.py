@@ -11,6 +11,7 @@ import openai
 import pytest
 
 import bb
+from bb.testing.scripted_model import ScriptedModel
 from tests.serve.kit import (
     CLIENTS,
     PATHS,
@@ -219,6 +220,37 @@ async def test_case_89_thinking_that_is_not_asked_for_stays_unset(
     assert json.loads(heard.text)[0]["think"] is think
 
 
+LOOK = {"type": "function", "function": {"name": "look"}}
+NOTHING: dict[str, object] = {"think": None, "max_tokens": None, "stop": [], "tool_choice": "", "temperature": None}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, NOTHING),
+        ({"max_tokens": 7, "stop": ["a", "b"]}, {"max_tokens": 7, "stop": ["a", "b"]}),
+        *(
+            ({"tools": [LOOK], "tool_choice": choice}, {"tool_choice": kept})
+            for choice, kept in (("auto", ""), ("required", "any"), ("none", "none"))
+        ),
+    ],
+)
+async def test_case_89_what_openai_leaves_out_stays_unset_and_choices_are_told_apart(
+    running: Site, given: dict[str, object], told: dict[str, object]
+) -> None:
+    heard = await ViaOpenAI(running.url).ask("told", "hi", stream=False, **given)
+    assert json.loads(heard.text)[0].items() >= told.items()
+
+
+@pytest.mark.parametrize(
+    ("choice", "kept"), [({"type": "auto"}, ""), ({"type": "none"}, "none"), ({"type": "tool", "name": "look"}, "look")]
+)
+async def test_case_89_choices_of_anthropic_are_told_apart(running: Site, choice: dict[str, str], kept: str) -> None:
+    tools = [{"name": "look", "input_schema": TOOL}]
+    heard = await ViaAnthropic(running.url).ask("told", "hi", stream=False, tools=tools, tool_choice=choice)
+    assert json.loads(heard.text)[0]["tool_choice"] == kept
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_case_90_a_client_of_openai_runs_the_tools(running: Site, stream: bool) -> None:
     client = ViaOpenAI(running.url)
@@ -273,6 +305,58 @@ async def test_case_90_a_client_of_anthropic_runs_the_tools(running: Site, strea
     _, (_, call, result) = json.loads(told.text)
     assert call["content"] == "Let me look." and [each["id"] for each in call["calls"]] == ["call_1", "call_2"]
     assert result["content"] == "so?" and [each["is_error"] for each in result["results"]] == [False, True]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_case_90_calls_come_after_the_text(running: Site, path: str) -> None:
+    tool = {"name": "weather", "input_schema": TOOL}
+    if path == PATHS[0]:
+        tool = {"type": "function", "function": {"name": "weather", "parameters": TOOL}}
+    async with httpx2.AsyncClient(base_url=running.url) as http:
+        answer = await http.post(path, json=body_of(path, "weather?", "relay", stream=True, tools=[tool]))
+    said = answer.text
+    assert said.index("Let ") < said.index("me look.") < said.index("call_1") < said.index("call_2")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_case_90_tools_reach_a_model_as_they_were_sent(stream: bool) -> None:
+    model = ScriptedModel("fine", "fine")
+    app = bb.App(model=model)
+    app.register(bb.Flow().with_agent(bb.Agent("a")).with_id("f").durable())
+    theirs = {"type": "function", "function": {"name": "look", "description": "looks", "parameters": TOOL}}
+    others = {"name": "look", "description": "looks", "input_schema": TOOL}
+    async with serving(app.asgi()) as url:
+        await ViaOpenAI(url).ask(
+            "f", "hi", stream=stream, tools=[theirs], tool_choice={"type": "function", "function": {"name": "look"}}
+        )
+        await ViaAnthropic(url).ask(
+            "f", "hi", stream=stream, tools=[others], tool_choice={"type": "tool", "name": "look"}
+        )
+    for request in model.requests:
+        assert [(tool.name, tool.description, tool.schema) for tool in request.tools] == [("look", "looks", TOOL)]
+        assert request.tool_choice == "look"
+    assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", CLIENTS)
+async def test_case_90_a_call_that_the_flow_answers_itself_never_leaves(
+    kind: type[ViaOpenAI | ViaAnthropic], stream: bool
+) -> None:
+    ran: list[object] = []
+
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        own = bb.Tool("clock", "Tells the time", {"type": "object"}).on_call(ran.append)
+        reply = await chat.add(*turn.messages).with_tools(own).resolve()
+        async with turn.stream() as out:
+            await out.write(reply.text)
+
+    app = bb.App(model=ScriptedModel(bb.ToolCall("c1", "clock", "{}"), "It is noon."))
+    app.register((agent(handler) >> bb.Respond()).with_id("f").durable())
+    async with serving(app.asgi()) as url:
+        heard = await kind(url).ask("f", "what time is it?", stream=stream)
+    assert (heard.text, heard.calls) == ("It is noon.", ()) and heard.finish in ("stop", "end_turn")
+    assert ran == [{}]
 
 
 async def test_case_91_the_counts_of_openai_come_in_a_stream_only_when_asked_for(running: Site) -> None:
