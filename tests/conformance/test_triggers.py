@@ -297,6 +297,20 @@ async def test_case_71_eight_triggers_may_start_each_other_and_nine_may_not(time
     await other.stop()
 
 
+async def test_case_71_the_depth_is_stored_with_what_starts_later() -> None:
+    time = Timetable()
+    flow = later(nested(9, time.agent("a")), id="f")
+    await time.app(flow).run("f", "hi")
+    for level in range(1, 9):
+        async with time.app(flow) as app:  # each in an app of its own, which knows the others from the store alone
+            await app.fire(f"w{level}", b"", {})
+            await rest()
+    with pytest.raises(bb.UnknownWebhook):
+        await time.app(flow).fire("w9", b"", {})
+    (failed,) = [run for run in await time.app(flow).runs() if run.status == "failed"]
+    assert "9 triggers" in failed.error
+
+
 # --- durable bodies ---
 
 
@@ -588,6 +602,36 @@ async def test_case_81_a_schedule_that_cannot_be_recorded_fails_the_run() -> Non
     with pytest.raises(bb.StoreError):
         await app.run("f", "hi")
     assert (await app.jobs(), time.count("b")) == ([], 0)
+
+
+async def test_case_81_a_tick_that_cannot_be_recorded_is_logged_and_comes_late_but_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bb.engine.runs.scheduler.LOOK", 0.02)
+    monkeypatch.setattr("bb.engine.runs.jobs.SWEEP", 0.02)
+    store = MockStore()
+    time = Timetable(store)
+    app = time.app(later(bb.Every("0 * * * *", time.agent("a")), id="f"))
+    await app.start()
+    await app.run("f", "hi")
+    broken = [True]
+    store.fail_append(lambda stream, _: broken[0] and stream.startswith("job/"), times=1000)
+    with structlog.testing.capture_logs() as logs:
+        await time.pass_(hours=1)
+        for _ in range(50):  # it is tried several times
+            await time.pass_(seconds=5)
+            if logs:
+                break
+    (job,) = await app.jobs()
+    assert {(log["event"], log.get("job")) for log in logs} == {("a job could not be started", job.id)}
+    assert job.next == datetime(2026, 1, 1, 1, tzinfo=UTC)
+
+    broken[0] = False
+    for _ in range(50):
+        await time.pass_(seconds=5)
+    (job,) = await app.jobs()
+    assert time.count("a") == 1 and job.next == datetime(2026, 1, 1, 2, tzinfo=UTC)
+    await time.stop()
 
 
 async def test_case_82_many_schedules_at_once_lose_nothing(tmp_path: Path) -> None:

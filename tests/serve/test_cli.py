@@ -130,6 +130,28 @@ except bb.WiringError as error:
     assert "bb-flow[serve]" in said and "starlette" in said
 
 
+UNREADY = """\
+import bb
+
+async def fail(turn, chat):
+    raise RuntimeError("the database is not there")
+
+app = bb.App(store=bb.FileStore("state"))
+app.on_start(bb.Flow().with_agent(bb.Agent("a").on_message(fail)).with_id("boot"))
+"""
+
+
+def test_case_68_a_server_whose_start_fails_never_listens(tmp_path: Path) -> None:
+    (tmp_path / "unready.py").write_text(UNREADY, "utf-8")
+    command = [sys.executable, "-m", "bb.cli", "serve", "unready:app", "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode not in (0, 2) and "the database is not there" in ended.stderr
+    assert "running on" not in ended.stderr
+
+
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
 async def test_a_server_without_work_ends_at_once(site: Site, signal: str) -> None:
     site.start("--grace", "30")

@@ -75,6 +75,21 @@ async def test_a_long_log_does_not_keep_others_waiting() -> None:
     assert len(await told) > 500 and turns > 5
 
 
+async def test_trial_m1_ten_thousand_events_in_a_tight_loop() -> None:
+    async def send(text: str) -> None:
+        """Sends nothing."""
+
+    app = app_of(bb.Repeat(10_000, bb.Notify(send)).with_id("f").durable())
+    await app.run("f", "hi", run_id="r")
+    async with asgi(app.asgi()) as http:
+        ids = ids_of((await http.get("/v1/runs/r/events")).text)
+        positions = [int(id.removeprefix("r:")) for id in ids]
+        assert len(ids) == 10_002 and positions == sorted(set(positions))
+        for at in (0, 1, 4_999, 9_998, 10_000):
+            rest = await http.get("/v1/runs/r/events", headers={"Last-Event-ID": ids[at]})
+            assert ids_of(rest.text) == ids[at + 1 :]
+
+
 async def test_trials_m2_m4_everybody_sees_everything_whoever_drops_when(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bb.engine.runs.trail._LOOK", 3600.0)  # so what is recorded here has to wake them
     stages = [Stage() for _ in range(4)]

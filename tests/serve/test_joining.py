@@ -52,6 +52,39 @@ async def test_trials_c5_h8_a_run_is_one_run_over_http_and_in_the_process(stream
     assert stage.ended == ["done"]
 
 
+@pytest.mark.parametrize("first", ["served", "called"])
+async def test_trial_c5_what_a_flow_remembers_holds_over_http_and_in_the_process(first: str) -> None:
+    done: list[str] = []
+
+    @bb.op()
+    def act(what: str) -> str:
+        done.append(what)
+        return f"{what} {len(done)}"
+
+    parts = (bb.Memo("x", act("memo")), bb.Once("charge", act("once"), bind="y"), bb.Checkpoint("c"))
+    flow = bb.Chain([*parts, Emit("{x}, {y}")])
+    app = app_of(flow.with_id("f").durable(), flow.with_id("g"))
+    given = bb.Input((bb.Message("hi"),), bb.Request(model="f"))
+    async with serving(app.asgi()) as url, httpx2.AsyncClient(base_url=url) as http:
+
+        async def served(model: str, run_id: str) -> str:
+            headers = {"X-Run-Id": run_id, "X-Session-Id": "s"}
+            return text_of(PATHS[0], await http.post(PATHS[0], json=body_of(PATHS[0], "hi", model), headers=headers))
+
+        async def called(run_id: str) -> str:
+            return (await app.run("f", given, run_id=run_id, session_id="s")).answer
+
+        answers = [await served("f", "r") if first == "served" else await called("r")]
+        answers += [await called("r"), await served("f", "r"), await called("q"), await served("f", "p")]
+        assert answers == ["memo 1, once 2"] * 5 and done == ["memo", "once"]
+
+        models = (await http.get("/v1/models")).json()["data"]
+        assert [(model["id"], model["durable"]) for model in models] == [("f", True), ("g", False)]
+        await served("g", "o")
+        await served("g", "o")
+    assert done.count("once") == 3  # what is not durable remembers nothing of it
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_run_that_is_busy_elsewhere_is_a_409_for_later(tmp_path: Path, path: str, stream: bool) -> None:

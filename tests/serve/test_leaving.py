@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import structlog
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
@@ -21,7 +22,7 @@ from bb.flows.tree import Await, Emit
 from bb.serve import Service
 from bb.testing.scripted_model import ScriptedModel
 from tests.crashes.processes import until
-from tests.serve.kit import PATHS, agent, body_of, error_of, serving
+from tests.serve.kit import PATHS, agent, body_of, error_of, serving, text_of
 from tests.serve.stage import Stage, app_of, asgi, durable, hello, raw
 from tests.trials.kit import until as until_it_is
 
@@ -48,17 +49,18 @@ async def leaves(service: Service, stage: Stage, *, stream: bool, middleware: bo
 
 
 @pytest.mark.parametrize("middleware", [False, True])
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("stream", "text"), [(False, b""), (True, b"assistant"), (True, b"half")])
 @pytest.mark.parametrize("detach", [False, True])
 async def test_trials_m7_m8_a_durable_run_goes_on_without_its_client(
-    stream: bool, detach: bool, middleware: bool
+    stream: bool, text: bytes, detach: bool, middleware: bool
 ) -> None:
     stage = Stage()
     app = app_of(durable(stage))
 
-    status = await leaves(app.asgi(detach=detach), stage, stream=stream, middleware=middleware, text=b"half")
+    with structlog.testing.capture_logs() as logs:
+        status = await leaves(app.asgi(detach=detach), stage, stream=stream, middleware=middleware, text=text)
 
-    assert status == (200 if stream else 499)
+    assert status == (200 if stream else 499) and not logs
     if not detach:
         await until(lambda: bool(stage.ended))
         assert stage.ended == ["cancelled"]
@@ -78,6 +80,29 @@ async def test_trial_m7_what_is_not_durable_ends_with_its_client(stream: bool, t
 
     await until(lambda: bool(stage.ended))
     assert stage.ended == ["cancelled"]
+
+
+@pytest.mark.parametrize("middleware", [False, True])
+@pytest.mark.parametrize("text", [b"one", b"half", b"whole", b'"finish_reason":"stop"', b"[DONE]"])
+async def test_trial_m7_wherever_a_client_leaves_everything_is_done_once(text: bytes, middleware: bool) -> None:
+    stage = Stage()
+    stage.may.set()
+    said: list[str] = []
+
+    async def first(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        said.append("one")
+        turn.reply("one")
+
+    flow = (agent(first, "first") >> bb.Respond() >> agent(stage, "second") >> bb.Respond()).with_id("f").durable()
+    app = app_of(flow)
+    with structlog.testing.capture_logs() as logs:
+        assert await leaves(app.asgi(), stage, stream=True, middleware=middleware, text=text) == 200
+        await until_finished(app, "r")
+    assert not logs
+
+    async with asgi(app.asgi()) as http:
+        answer = await http.post(PATHS[0], json=body_of(PATHS[0], "hi", "f"), headers={"X-Run-Id": "r"})
+    assert text_of(PATHS[0], answer) == "one\n\nhalf whole" and (said, stage.ended) == (["one"], ["done"])
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -130,6 +155,33 @@ async def test_trial_k4_a_slow_client_holds_the_run_back() -> None:
     assert written < 200_000
     reads.set()
     assert (await asking)[2].count(b"x" * 10_000) == 200
+
+
+async def test_trial_k4_a_client_that_does_not_read_its_socket_holds_the_run_back_and_gets_everything() -> None:
+    written = 0
+
+    async def talk(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        nonlocal written
+        async with turn.stream() as out:
+            for _ in range(4000):
+                await out.write("x" * 10_000)
+                written += 10_000
+
+    body = json.dumps(body_of(PATHS[0], "hi", "f", stream=True)).encode()
+    head = f"POST {PATHS[0]} HTTP/1.1\r\nHost: site\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    async with serving(app_of((agent(talk) >> bb.Respond()).with_id("f")).asgi()) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]), limit=1000)
+        writer.write(head.encode() + body)
+        before = -1
+        while not written or written != before:  # as far as the buffers of the system go
+            before = written
+            await asyncio.sleep(0.3)
+        assert 0 < written < 30_000_000
+        got = bytearray()
+        while piece := await reader.read(2**20):
+            got += piece
+        writer.close()
+    assert got.count(b"x" * 10_000) == 4000 and b"data: [DONE]" in got
 
 
 async def test_a_client_that_takes_nothing_is_cut_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
