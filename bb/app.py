@@ -145,7 +145,7 @@ class App:
     def register(self, *flows: NamedFlow | DurableFlow) -> None:
         """Make flows known by their ids, so that they can be run by id and resume by themselves.
 
-        A flow registered again replaces the one before.
+        A flow registered again replaces the one before; if it is another flow of that id, a warning is logged.
 
         Raises:
             WiringError: a flow is wired wrongly; the message lists every error in it. Warnings are logged.
@@ -155,7 +155,10 @@ class App:
                 raise WiringError(f"{flow!r} has no id", remedy="name it: flow.with_id(...)")
             others = [plan.flow for id, plan in self._plans.items() if id != flow.id]
             known = evolve(self._known, flows={**self._known.flows, flow.id: flow})
-            self._plans[flow.id] = self._prepare(flow, known, others)
+            plan, before = self._prepare(flow, known, others), self._plans.get(flow.id)
+            if before is not None and before.flow != flow:
+                warning("a flow was replaced by another one of its id", flow=flow.id)
+            self._plans[flow.id] = plan
             self._known = known
             for id, plan in self._plans.items():
                 if plan.runs(flow.id):  # what runs this one runs the new one from now on

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -180,8 +181,14 @@ async def test_case_92_the_default_comes_first_and_a_flow_registered_again_repla
         async def other(turn: bb.Turn, chat: bb.ModelChat) -> None:
             turn.reply("replaced")
 
-        app.register(durable(other, "one"))
-        assert "replaced" in (await http.post(PATHS[0], json=body_of(PATHS[0], "hi", "one"))).text
+        with structlog.testing.capture_logs() as logs:
+            app.register(durable(other, "one"))  # the same flow, of a newer handler
+        assert "replaced" in (await http.post(PATHS[0], json=body_of(PATHS[0], "hi", "one"))).text and not logs
+
+        with structlog.testing.capture_logs() as logs:
+            app.register(agent(hello, "one").with_id("one"))
+        assert [(log["log_level"], log["flow"]) for log in logs] == [("warning", "one")]
+        assert "hello" in (await http.post(PATHS[0], json=body_of(PATHS[0], "hi", "one"))).text
 
 
 def test_case_93_nothing_invalid_is_served() -> None:
