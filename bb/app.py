@@ -603,7 +603,7 @@ class App:
         self._runner.watch(recent)
         return recent
 
-    def serve(
+    async def serve(
         self,
         *,
         host: str = "127.0.0.1",
@@ -618,9 +618,13 @@ class App:
         grace: timedelta = timedelta(seconds=5),
         inspector: bool | Authorize = False,
     ) -> None:
-        """Serve the registered flows on a port until SIGINT or SIGTERM; the arguments are those of `asgi`.
+        """Serve the registered flows on a port until SIGINT or SIGTERM, or until it is cancelled.
 
-        Raises: as `asgi` does.
+        The arguments are those of `asgi`. Either way runs have the grace period. A signal takes its usual effect after that.
+
+        Raises:
+            SystemExit: the app does not start, or the port is taken; the log says why.
+            WiringError, UnknownFlow: as `asgi` does.
         """
         service = self.asgi(
             authorize=authorize,
@@ -633,9 +637,9 @@ class App:
             grace=grace,
             inspector=inspector,
         )
-        from bb.serve.server import serve
+        from bb.serve.server import served
 
-        serve(service, host=host, port=port)
+        await served(service, host=host, port=port)
 
     # --- looking at runs ---
 

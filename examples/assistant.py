@@ -198,7 +198,8 @@ def main() -> None:
         model = bb.OpenAIModel(name) if os.environ.get("OPENAI_API_KEY") else Rules()
         app = bb.App(store=bb.FileStore(".bb"), model=model, trace=Shown())
         equip(app)
-        app.serve(port=args.port, default="assistant")
+        with suppress(KeyboardInterrupt):  # which is how it is told to end
+            asyncio.run(app.serve(port=args.port, default="assistant"))
 
 
 if __name__ == "__main__":

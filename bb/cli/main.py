@@ -36,15 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _serve(arguments: argparse.Namespace) -> None:
     found = _load(arguments.app)
     if isinstance(found, bb.App):
-        found.serve(
-            host=arguments.host,
-            port=arguments.port,
+        found = found.asgi(
             default=arguments.default,
             grace=timedelta(seconds=arguments.grace),
             debug=arguments.debug,
             inspector=arguments.inspector,
         )
-        return
     from bb.serve import Service
     from bb.serve.server import serve
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import socket
@@ -36,7 +37,23 @@ def server_of(service: Service, *, host: str, port: int, log_level: str | None =
     return _Server(service, config)
 
 
+async def served(service: Service, *, host: str, port: int) -> None:
+    """Serve in the running loop until SIGINT or SIGTERM, or until this is cancelled; it shuts down in good order.
+
+    Raises:
+        SystemExit: it could not start.
+    """
+    server = server_of(service, host=host, port=port)
+    serving = asyncio.ensure_future(server.serve())
+    try:
+        await asyncio.shield(serving)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await asyncio.wait([serving])
+        raise
+
+
 def serve(service: Service, *, host: str, port: int) -> None:
-    """Serve until SIGINT or SIGTERM."""
+    """Serve until SIGINT or SIGTERM, in a loop of its own."""
     with contextlib.suppress(KeyboardInterrupt):  # which is how it is told to end
         server_of(service, host=host, port=port).run()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import signal as signals
+import socket
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +19,8 @@ import pytest
 from bb.cli import main
 from bb.serve import Service
 from tests.crashes.processes import ROOT
-from tests.serve.kit import Site
-from tests.serve.stage import app_of, durable, hello
+from tests.serve.kit import PATHS, Site, body_of
+from tests.serve.stage import Stage, app_of, durable
 
 SHOP = """\
 import bb
@@ -106,11 +111,67 @@ def test_a_fault_of_the_module_itself_is_not_hidden(shop: str) -> None:
         main(["serve", "broken_of_test:app"])
 
 
-def test_an_app_serves_itself(served: list[Any]) -> None:
-    app = app_of(durable(hello))
-    app.serve(port=5)
-    [(service, host, port)] = served
-    assert service.app is app and (host, port) == ("127.0.0.1", 5)
+def _free_port() -> int:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])
+
+
+async def test_an_app_serves_itself_until_it_is_cancelled() -> None:
+    stage, port = Stage(), _free_port()
+    app = app_of(durable(stage))
+    serving = asyncio.ensure_future(app.serve(port=port, grace=timedelta(seconds=20)))
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+        while not serving.done():
+            with contextlib.suppress(httpx2.ConnectError):
+                assert (await http.get("/v1/models")).status_code == 200
+                break
+            await asyncio.sleep(0.05)
+        asking = asyncio.ensure_future(http.post(PATHS[0], json=body_of(PATHS[0], "hi")))
+        await stage.began.wait()
+        serving.cancel()
+        await asyncio.wait([serving], timeout=0.2)
+        assert not serving.done() and not asking.done()
+        stage.may.set()
+        assert "half whole" in (await asking).text
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert stage.ended == ["done"]
+
+
+PROGRAM = """\
+import asyncio, sys, bb
+
+async def hello(turn, chat):
+    turn.reply("hello")
+
+async def main():
+    app = bb.App()
+    app.register(bb.Flow().with_agent(bb.Agent("a").on_message(hello)).with_id("f"))
+    await app.serve(port=int(sys.argv[1]))
+
+try:
+    asyncio.run(main())
+except KeyboardInterrupt:
+    print("ended")
+"""
+
+
+async def test_a_program_that_awaits_its_server_ends_as_programs_do_at_an_interrupt() -> None:
+    port = _free_port()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PROGRAM, str(port)), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+        while program.returncode is None:
+            with contextlib.suppress(httpx2.ConnectError):
+                assert "hello" in (await http.post(PATHS[0], json=body_of(PATHS[0], "hi"))).text
+                break
+            await asyncio.sleep(0.05)
+    program.send_signal(signals.SIGINT)
+    out, err = await program.communicate()
+    assert program.returncode == 0 and out.endswith(b"ended\n") and b"Traceback" not in err
 
 
 def test_without_the_extra_it_says_what_to_install() -> None:
