@@ -119,7 +119,7 @@ from bb.flows.tree import (
     When,
     WithTools,
 )
-from bb.identity import signature, structural_diff
+from bb.identity import signature
 from bb.messages import Input, Message, Request, Role, ToolCall, ToolResult, ToolSpec, Usage
 from bb.models.base import Chunk, Model, ModelRequest
 from bb.models.fixed import FixedModel
@@ -137,6 +137,7 @@ if TYPE_CHECKING:
     from bb import text as text
     from bb import wire as wire
     from bb.engine.runs.session import Session
+    from bb.identity.diff import structural_diff
     from bb.models.anthropic import AnthropicModel
     from bb.models.openai import OpenAIModel
     from bb.otel import OpenTelemetryTracer
@@ -148,6 +149,7 @@ _LATER = {
     "OpenAIModel": "bb.models.openai",
     "OpenTelemetryTracer": "bb.otel",
     "Session": "bb.engine.runs.session",
+    "structural_diff": "bb.identity.diff",
 }
 """What is loaded when it is first used, as are the spellings `text` and `wire`: a program without it need not pay."""
 

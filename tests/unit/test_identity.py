@@ -9,7 +9,8 @@ import attrs
 from hypothesis import given, settings
 
 import bb
-from bb.identity import match_paths, tree
+from bb.identity import tree
+from bb.identity.match import match_paths
 from tests.strategies import Plot, World, plots
 
 

@@ -46,7 +46,8 @@ from bb.flows.tree import (
     When,
     WithTools,
 )
-from bb.identity import body_key, call_key, canonical, match_paths, parts_of, tree, value_form
+from bb.identity import body_key, call_key, canonical, parts_of, tree, value_form
+from bb.identity.match import match_paths
 from bb.ops import catalogue, op
 
 SECOND = timedelta(seconds=1)

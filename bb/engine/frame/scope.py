@@ -9,7 +9,7 @@ from bb.engine.memory.journal import Journal
 from bb.errors import BBError, CorruptRecord, NotSavable, WiringError
 from bb.flows.options import DurableOptions
 from bb.flows.tree import DurableFlow
-from bb.identity import Tree, changes, match_paths
+from bb.identity import Tree
 from bb.log import (
     Block,
     Decided,
@@ -166,6 +166,9 @@ async def _adopt(
     run: Run, journal: Journal, known: Scope, path: str, flow: str, options: DurableOptions, form: Tree
 ) -> tuple[tuple[int, str, str], ...]:
     """What of an older signature goes on to count, and the report of the rest."""
+    from bb.identity.diff import changes
+    from bb.identity.match import match_paths
+
     old = await journal.tree(known.signature)
     said = list(changes(old, form, known.signature))
     adopted: tuple[tuple[int, str, str], ...] = ()

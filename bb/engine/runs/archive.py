@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bb.engine.outcome import RunInfo
 from bb.engine.plan import Plan
 from bb.engine.runs.runner import Runner
-from bb.engine.runs.trail import Trail
 from bb.errors import BBError, Conflict, CorruptRecord, Fenced, RunBusy, UnknownFlow, UnknownRun
 from bb.log import (
     RUNS,
@@ -28,6 +27,9 @@ from bb.log import (
 from bb.logs import error, warning
 from bb.stores.base import Lease, StreamInfo
 from bb.trace import Event
+
+if TYPE_CHECKING:
+    from bb.engine.runs.trail import Trail
 
 _CANCEL: Final = b'"cancel"'
 
@@ -103,6 +105,8 @@ class Archive:
 
     def trail(self, run_id: str) -> Trail:
         """The log of a run as events, to be read on while it grows."""
+        from bb.engine.runs.trail import Trail
+
         return Trail(self._runner, run_id)
 
     async def events(self, run_id: str) -> list[Event]:

@@ -14,7 +14,7 @@ from bb.codec import loads
 from bb.engine.plan import Known, Plan, prepare
 from bb.errors import GraphChanged, InvalidWire
 from bb.flows.tree import AnyFlow, Notify, Saga, Scope, Send, body_of, walk
-from bb.identity import Tree, canonical, changes, parts_of, signature
+from bb.identity import Tree, canonical, parts_of, signature
 from bb.log import History, tree_stream
 from bb.log import Scope as Remembered
 from bb.ops import Op
@@ -52,6 +52,8 @@ async def plan_begun_with(store: Store, history: History, known: Remembered, pla
 def _changed(
     records: list[bytes], known: Remembered, plan: Plan, form: Tree | None, history: History, why: str
 ) -> GraphChanged:
+    from bb.identity.diff import changes
+
     old = loads(records[0]) if records else None
     told = changes(old if isinstance(old, dict) else None, form, known.signature) if form is not None else ()
     return GraphChanged(

@@ -14,7 +14,8 @@ from bb.codec import loads
 from bb.engine.frame.ledger import entry_of
 from bb.engine.runs.runner import Runner
 from bb.errors import UnknownRun
-from bb.identity import Tree, changes
+from bb.identity import Tree
+from bb.identity.diff import changes
 from bb.log import (
     Answered,
     Attempted,
