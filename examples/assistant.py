@@ -1,10 +1,11 @@
 """A small assistant behind a port: it remembers, reminds and advises, and goes on where it was after a kill -9.
 
-    python examples/assistant.py         # serves clients of OpenAI and Anthropic on http://127.0.0.1:8080
-    python examples/assistant.py --demo  # talk to it, kill it in the middle of an answer, and ask again
+    python examples/assistant.py              # serves clients of OpenAI and Anthropic on http://127.0.0.1:8080
+    python examples/assistant.py --inspector  # and shows its runs at /runs
+    python examples/assistant.py --demo       # talk to it, kill it in the middle of an answer, and ask again
 
 Needs `bb-flow[serve]` (and the demo `openai`), but no key: some rules play the model. With OPENAI_API_KEY (and
-OPENAI_BASE_URL, OPENAI_MODEL) set, a real one does. Its state is in `.bb`.
+OPENAI_BASE_URL, OPENAI_MODEL) set, a real one does. Its state is in `.bb`, that of the demo in a folder for the time.
 """
 
 import argparse
@@ -14,9 +15,10 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -25,7 +27,7 @@ import attrs
 
 import bb
 
-LOG: Final = Path("assistant.log")
+LOG: Final = Path("assistant.log").absolute()
 ADVICE: Final = "Take a walk while it is light, cook something warm, and read until you are tired."
 
 
@@ -190,16 +192,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A small assistant, served.")
     parser.add_argument("--port", type=int, default=8080, help="where it listens (default: %(default)s)")
     parser.add_argument("--demo", action="store_true", help="show how it goes on after a kill -9")
+    parser.add_argument("--inspector", action="store_true", help="show its runs at /runs")
     args = parser.parse_args()
     if args.demo:
-        demo()
+        with tempfile.TemporaryDirectory() as folder, chdir(folder):  # nothing is known there from before
+            demo()
     else:
         name = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
         model = bb.OpenAIModel(name) if os.environ.get("OPENAI_API_KEY") else Rules()
         app = bb.App(store=bb.FileStore(".bb"), model=model, trace=Shown())
         equip(app)
+        if args.inspector:
+            print(f"its runs are shown at http://127.0.0.1:{args.port or '(the port below)'}/runs", flush=True)
         with suppress(KeyboardInterrupt):  # which is how it is told to end
-            asyncio.run(app.serve(port=args.port, default="assistant"))
+            asyncio.run(app.serve(port=args.port, default="assistant", inspector=args.inspector))
 
 
 if __name__ == "__main__":

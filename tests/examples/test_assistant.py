@@ -8,10 +8,12 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +203,33 @@ def test_the_client_in_the_readme_gets_the_same_answer_again(assistant: Assistan
     assert assistant.ask("and?").startswith("You told me: my cat.\n\n")
 
 
+def looked_at(url: str) -> httpx2.Response:
+    """What is at an address, as soon as somebody listens there."""
+    for _ in range(600):
+        with suppress(httpx2.ConnectError):
+            return httpx2.get(url, timeout=60)
+        time.sleep(0.05)
+    raise AssertionError(f"nobody listens at {url}")
+
+
+def test_the_readme_shows_where_its_runs_are_shown(tmp_path: Path) -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    command = [sys.executable, "-W", "error", str(SCRIPT), "--inspector", "--port", str(port)]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            told = process.stdout.readline()
+            page = looked_at(told.split()[-1])
+        finally:
+            process.terminate()
+    assert told.replace(str(port), "8080") == shown(".venv/bin/python examples/assistant.py --inspector")
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+
+
 def test_the_demo_in_the_readme_is_real(tmp_path: Path) -> None:
+    (tmp_path / ".bb").write_text("what the reader did before")  # a store could not be here
     done = subprocess.run(
         [sys.executable, "-W", "error", str(SCRIPT), "--demo"],
         cwd=tmp_path,
