@@ -117,6 +117,7 @@ class App:
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._model = model
         self._plans: dict[str, Plan] = {}
+        self._served: dict[str, Plan] = {}
         self._bodies: dict[str, Plan] = {}
         self._adhoc: OrderedDict[int, Plan] = OrderedDict()
         self._runner = Runner(
@@ -151,6 +152,11 @@ class App:
             WiringError: a flow is wired wrongly; the message lists every error in it. Warnings are logged.
         """
         for flow in flows:
+            self._add(flow)
+            self._served[flow.id] = self._plans[flow.id]
+
+    def _add(self, *flows: NamedFlow | DurableFlow) -> None:
+        for flow in flows:
             if not isinstance(flow, NamedFlow | DurableFlow):
                 raise WiringError(f"{flow!r} has no id", remedy="name it: flow.with_id(...)")
             others = [plan.flow for id, plan in self._plans.items() if id != flow.id]
@@ -163,6 +169,7 @@ class App:
             for id, plan in self._plans.items():
                 if plan.runs(flow.id):  # what runs this one runs the new one from now on
                     self._plans[id] = prepare(plan.flow, known)
+            self._served.update({id: self._plans[id] for id in self._served})
             self._bodies.clear()
             for plan in self._plans.values():
                 self._bodies.update(plan.bodies)
@@ -174,9 +181,10 @@ class App:
         input: InputLike | None = None,
         params: Mapping[str, object] | None = None,
     ) -> None:
-        """Register flows that are run whenever the app starts, one after the other in the order given, before anything else.
+        """Run flows whenever the app starts, one after the other in the order given, before anything else.
 
-        That is where timetables and webhooks begin that nobody asks for. What their triggers start is put on record once,
+        That is where timetables and webhooks begin that nobody asks for. They are known by their ids, but clients cannot
+        ask for one that is not also registered. What their triggers start is put on record once,
         however often the app starts. One that fails makes `start` fail. A durable one that was cut off is gone on with.
 
         Args:
@@ -189,7 +197,7 @@ class App:
             WiringError: a flow is wired wrongly.
         """
         given = Given(Input() if input is None else to_input(input), dict(params or {}))
-        self.register(*flows)
+        self._add(*flows)
         for flow in flows:
             self._jobs.starters[flow.id] = given
 
@@ -558,6 +566,8 @@ class App:
             WiringError: no flow is registered, an argument is out of range, or the extra `serve` is not installed.
             UnknownFlow: the default flow is not registered.
         """
+        if not self._plans:
+            raise WiringError("there is nothing to serve", remedy="register a flow first")
         try:
             from bb.serve import Service
         except ImportError as error:
@@ -569,8 +579,9 @@ class App:
             )
         return Service(
             self,
-            self._plans,
+            self._served,
             self._archive.trail,
+            self._conversations.run_of_turn,
             authorize=authorize,
             tenant=tenant,
             max_body=max_body,

@@ -347,6 +347,13 @@ def is_fatal(error: BaseException) -> bool:
     return isinstance(error, Fatal) or (isinstance(error, Unwound) and error.fatal)
 
 
+def root_of(error: BaseException) -> BaseException:
+    """The error that failed; of one that bb only puts a place to, its cause in the user's code."""
+    while type(error) in (AgentFailed, NotifyFailed, OpFailed) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
 def words_of(error: BaseException) -> str:
     """What an error says. The `__str__` of one that is not bb's may fail itself, and must not hide it."""
     try:

@@ -84,7 +84,8 @@ class OpenTelemetryTracer:
     - `step {name}`: a `turn.step`.
     - `notify {flow}`: a message sent.
 
-    What failed has the status and `error.type`; what was cancelled, as the losers of a race and answers that nobody waited
+    What failed has the status and `error.type`, the class of the error that a handler, an op or a sender raised, and as
+    `bb.error` the class that bb raised for it; what was cancelled, as the losers of a race and answers that nobody waited
     for, has `bb.outcome` alone. Everything else that happens, replays above all, is an event `bb.{kind}` of the nearest
     span around it. What is still open when the run ends or parks ends with it, as `bb.outcome` `left`.
 
@@ -175,7 +176,7 @@ class OpenTelemetryTracer:
             case "flow.end" | "notify.end" | "model.end" | "tool.end" | "step.end":
                 self._stop(event, "")
             case "flow.error" | "notify.error":
-                self._stop(event, event.detail)
+                self._stop(event, event.error or event.detail)
             case "model.error" | "tool.error" | "step.error":
                 self._stop(event, event.error)
             case "flow.cached" | "model.cached" | "tool.cached" | "step.cached" | "memo.hit" | "once.skipped":
@@ -263,7 +264,7 @@ class OpenTelemetryTracer:
             step.span.set_attribute("gen_ai.response.time_to_first_chunk", first)
             self._first.record(first, step.labels)
         outcome = "cancelled" if error == "CancelledError" else "failed" if error else ""
-        took = _close(step, _time(event.at), outcome, error)
+        took = _close(step, _time(event.at), outcome, error, event.raised_as)
         if (seconds := self._seconds.get(step.operation)) is not None:
             seconds.record(took, step.labels | ({"error.type": error} if error else {}))
 
@@ -275,7 +276,7 @@ class OpenTelemetryTracer:
         if event.usage is not None and event.usage.total:
             run.whole.span.set_attributes(_usage(event.usage))
         self._leave_steps(run, at)
-        took = _close(run.whole, at, outcome, event.error)
+        took = _close(run.whole, at, outcome, event.error, event.raised_as)
         labels: _Attributes = {"gen_ai.workflow.name": run.name, "bb.outcome": outcome, "bb.resumed": run.resumed}
         self._seconds[_WORKFLOW].record(took, labels | ({"error.type": event.error} if event.error else {}))
 
@@ -311,7 +312,7 @@ class OpenTelemetryTracer:
             self._tokens.add(tokens, {"bb.token.kind": kind})
 
 
-def _close(open: _Open, at: int, outcome: str, error: str = "") -> float:
+def _close(open: _Open, at: int, outcome: str, error: str = "", raised_as: str = "") -> float:
     """End a span; the seconds it took."""
     if outcome:
         open.span.set_attribute("bb.outcome", outcome)
@@ -319,6 +320,8 @@ def _close(open: _Open, at: int, outcome: str, error: str = "") -> float:
         from opentelemetry.trace import StatusCode
 
         open.span.set_attribute("error.type", error)
+        if raised_as:
+            open.span.set_attribute("bb.error", raised_as)
         open.span.set_status(StatusCode.ERROR, error)
     end = max(at, open.since)  # a clock may be set back
     open.span.end(end)

@@ -83,13 +83,15 @@ class Event:
     dur_ns: int = 0
     usage: Usage | None = None
     error: str = ""
-    """The class of the error that ended a run or one try at it, a call of a model, a tool or a step."""
+    """The class of the error that ended something; if it came from the code of a handler, an op or a sender, of that one."""
     entry: str = ""
     """Which call of a model, tool or step of a handler it is: the same from its start to its end, and in a replay."""
     provider: str = ""
     """Who provides the model that is called, where it says so."""
     first_ns: int = 0
     """How long a model took for the first piece of text, in nanoseconds."""
+    raised_as: str = ""
+    """The class of bb's error for `error`, such as `AgentFailed`, if it has one."""
 
 
 class Tracer(Protocol):
@@ -178,7 +180,7 @@ def fields(event: Event) -> dict[str, object]:
         out["flow"] = event.flow
     if event.detail:
         out["detail"] = event.detail
-    for name in ("error", "entry", "provider"):
+    for name in ("error", "raised_as", "entry", "provider"):
         if said := getattr(event, name):
             out[name] = said
     for name in ("dur_ns", "first_ns"):

@@ -54,6 +54,8 @@ class RunInfo:
     waiting_for: str | None = None
     error: str = ""
     """The last failure, for people to read."""
+    session_id: str = ""
+    """The session that it belongs to; without one, its own id."""
 
 
 @frozen

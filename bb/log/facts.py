@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from attrs import frozen
 
 from bb.codec import dumps
+from bb.errors import root_of
 from bb.log.records import unpacked
 from bb.record import Record
 from bb.redaction import redacted
@@ -119,6 +120,7 @@ class Failed(Record):
     at: int
     final: bool
     error: str
+    """The class of what failed, be it that bb raised another for it."""
     detail: str
     place: str = ""
     """Where the error came from, if that is not `path`; left out of the record if it is."""
@@ -128,7 +130,7 @@ class Failed(Record):
         """The record of an error; of a long message its beginning."""
         place = getattr(error, "path", "")
         place = "" if place == path else place
-        return cls(path, at, final, type(error).__name__, redacted(str(error))[:_LONGEST_DETAIL], place)
+        return cls(path, at, final, type(root_of(error)).__name__, redacted(str(error))[:_LONGEST_DETAIL], place)
 
 
 @frozen(eq=False, repr=False)
@@ -211,6 +213,8 @@ class Ended(Record):
     flow: str
     started: int
     attempts: int
+    session: str = ""
+    """Empty for a run of none but its own."""
 
 
 Fact: TypeAlias = (
@@ -252,6 +256,8 @@ _TAGS: Final[Mapping[str, type[Any]]] = {
     "say": Answered,
     "end": Ended,
 }
+_GROWN: Final = frozenset({Failed, Ended})
+"""Those whose last field came later: where it is empty, it is left out."""
 _TAG_OF: Final[Mapping[type[Any], str]] = {cls: tag for tag, cls in _TAGS.items()}
 
 
@@ -269,7 +275,7 @@ def encode(fact: Fact, fence: int) -> bytes:
     """A fact as a record. The fence makes it differ from what a rival would write at the same position."""
     cls = type(fact)
     values = _VALUES[cls](fact)
-    if cls is Failed and not values[-1]:
+    if cls in _GROWN and not values[-1]:
         values = values[:-1]  # as the first release wrote it
     return dumps([VERSION, fence, _TAG_OF[cls], *values])
 

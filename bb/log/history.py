@@ -253,6 +253,11 @@ class History(Record):
                 self.failed = False
                 self._progress(at)
 
+    @property
+    def session(self) -> str:
+        """The session that the run belongs to; empty if that is none but its own."""
+        return self.started.session if self.started is not None and self.started.session != self.run_id else ""
+
     def enter(self, fact: Entered) -> Scope:
         """The scope that an `Entered` opens; its record may follow with the first fact inside."""
         scope = Scope(fact.number, fact.path, fact.signature)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -54,6 +54,7 @@ class Service:
         app: App,
         plans: Mapping[str, Plan],
         trail: Callable[[str], Trail],
+        run_of_turn: Callable[[str, str], Awaitable[str | None]],
         *,
         authorize: Authorize | None = None,
         tenant: Tenant | None = None,
@@ -66,16 +67,15 @@ class Service:
         keep_alive: float = KEEP_ALIVE,
         inspector: Inspector | None = None,
     ) -> None:
-        if not plans:
-            raise WiringError("there is nothing to serve", remedy="register a flow first")
         if default is not None and default not in plans:
-            raise UnknownFlow(f"no flow {default!r} is registered", remedy=f"known: {', '.join(sorted(plans))}")
+            raise UnknownFlow(f"no flow {default!r} is registered", remedy=f"known: {_named(plans)}")
         if max_body < 1 or grace < timedelta(0) or keep_alive <= 0:
             raise WiringError("max_body and keep_alive must be positive, and grace not negative")
         self.app = app
         self.grace = grace
         self._plans = plans
         self._trail = trail
+        self._run_of_turn = run_of_turn
         self._authorize = authorize
         self._tenant = tenant
         self._max_body = max_body
@@ -236,11 +236,16 @@ class Service:
             }
             for id in ids
         ]
-        return _json({"object": "list", "data": models, "has_more": False, "first_id": ids[0], "last_id": ids[-1]})
+        first, last = (ids[0], ids[-1]) if ids else (None, None)
+        return _json({"object": "list", "data": models, "has_more": False, "first_id": first, "last_id": last})
 
     async def _events(self, request: Request) -> Response:
-        run_id = Exchange.of(request).run_id = check_id(request.path_params["run_id"], "run id")
-        return await self.follow(request, run_id, scoped(await self._tenant_of(request), run_id))
+        exchange, tenant = Exchange.of(request), await self._tenant_of(request)
+        run_id = exchange.run_id = check_id(request.path_params["run_id"], "run id")
+        kept_as = scoped(tenant, run_id)
+        if exchange.session_id is not None:
+            kept_as = await self._run_of_turn(scoped(tenant, exchange.session_id), run_id) or kept_as
+        return await self.follow(request, run_id, kept_as)
 
     async def follow(self, request: Request, run_id: str, kept_as: str) -> Response:
         """The events of a run, which the client knows by `run_id`, from where the client left off.
@@ -276,7 +281,7 @@ class Service:
 
     def _frame(self, position: int, event: Event, run_id: str) -> Frame:
         error = event.error if self._debug else ""
-        told = fields(evolve(event, run_id=run_id, detail=self._detail(event), error=error))
+        told = fields(evolve(event, run_id=run_id, detail=self._detail(event), error=error, raised_as=""))
         return Frame(dumps(told), event.kind, f"{run_id}:{position}")
 
     def _detail(self, event: Event) -> str:
@@ -291,8 +296,7 @@ class Service:
         only = next(iter(self._plans)) if len(self._plans) == 1 else None
         plan = self._plans.get(model) or self._plans.get(self._default or only or "")
         if plan is None:
-            known = ", ".join(sorted(self._plans))
-            raise Refused(f"no model {quoted(model)}: there is {known}", 404, "model_not_found")
+            raise Refused(f"no model {quoted(model)}: there is {_named(self._plans)}", 404, "model_not_found")
         return plan
 
     async def _tenant_of(self, request: Request) -> str | None:
@@ -308,6 +312,10 @@ def _read(wire: Wire, body: bytes) -> Asked:
     except RecursionError:
         raise Refused("the body is nested too deeply") from None
     return asked
+
+
+def _named(plans: Mapping[str, Plan]) -> str:
+    return ", ".join(sorted(plans)) or "none"
 
 
 def _position(last: str | None, run_id: str) -> int:

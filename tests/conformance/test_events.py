@@ -92,7 +92,7 @@ async def test_a_call_that_breaks_off_tells_its_error_and_what_was_billed() -> N
         await bb.App(clock=clock, trace=seen).run(named(asks, Slow(clock, "fail")), "hi")
     assert told(seen.events) == [("model.start", "slow-1", ""), ("model.error", "slow-1", "UpstreamError")]
     assert [event.usage for event in seen.events if event.kind == "model.error"] == [SPENT]
-    assert (seen.events[-1].detail, seen.events[-1].error) == ("failed", "AgentFailed")
+    assert (seen.events[-1].detail, seen.events[-1].error) == ("failed", "UpstreamError")
     assert "no more of it" not in repr(seen.events)
 
 
@@ -294,7 +294,7 @@ async def test_a_step_that_fails_tells_its_error_and_is_done_anew(disk: Disk) ->
         ("step.end", "pay", ""),
     ]
     for events in (seen.events, await app.events("r")):
-        assert [event.error for event in events if event.kind == "run.retry"] == ["AgentFailed"]
+        assert [event.error for event in events if event.kind == "run.retry"] == ["OSError"]
 
 
 async def test_a_model_stage_tells_its_rounds_and_ops_and_a_call_is_told_once() -> None:
@@ -313,7 +313,7 @@ async def test_a_model_stage_tells_its_rounds_and_ops_and_a_call_is_told_once() 
     assert within[:2] == within[-2:] == [("model.start", "ScriptedModel", ""), ("model.end", "ScriptedModel", "")]
     assert sorted(within[2:-2]) == [
         ("tool.end", "calendar.read", ""),
-        ("tool.error", "calendar.read", "OpFailed"),
+        ("tool.error", "calendar.read", "ValueError"),
         ("tool.start", "calendar.read", ""),
         ("tool.start", "calendar.read", ""),
     ]
@@ -346,10 +346,11 @@ async def test_a_run_that_fails_tells_the_class_of_its_error_and_no_word_of_it(d
     app = disk.app(trace=seen)
     with pytest.raises(bb.AgentFailed):
         await app.run(flow.durable() if durable else flow, "hi", run_id="r")
-    assert (seen.events[-1].kind, seen.events[-1].detail, seen.events[-1].error) == ("run.end", "failed", "AgentFailed")
+    last = seen.events[-1]
+    assert (last.kind, last.detail, last.error, last.raised_as) == ("run.end", "failed", "ValueError", "AgentFailed")
     assert "house" not in repr(seen.events)
     if durable:
-        assert (await app.events("r"))[-1].error == "AgentFailed"
+        assert (await app.events("r"))[-1].error == "ValueError"
 
 
 async def test_a_run_that_is_cancelled_has_not_failed(disk: Disk) -> None:

@@ -209,3 +209,32 @@ def test_case_94_an_exit_that_leads_nowhere_is_found_through_a_name() -> None:
     members = bb.Select(agent(hello, "l").with_id("left"), agent(hello, "r").with_id("right")).with_id("choice")
     with pytest.raises(bb.WiringError, match="up"):
         bb.App().register((choice >> members).with_id("f"))
+
+
+async def test_what_only_runs_at_the_start_is_no_model() -> None:
+    app = bb.App()
+    app.on_start(durable(hello, "background"), durable(hello, "both"))
+    app.register(durable(hello, "both"))
+    async with asgi(app.asgi()) as http:
+        models = (await http.get("/v1/models")).json()
+        assert [model["id"] for model in models["data"]] == ["both"]
+        for asked in ("background", "gpt"):  # the only one that is served answers
+            answer = await http.post(PATHS[0], json=body_of(PATHS[0], "hi", asked))
+            assert answer.status_code == 200 and answer.json()["model"] == "both"
+    app.register(durable(hello, "second"))
+    async with asgi(app.asgi()) as http:
+        status, _, message = error_of(PATHS[0], await http.post(PATHS[0], json=body_of(PATHS[0], "hi", "background")))
+        assert status == 404 and message.endswith("there is both, second")
+    with pytest.raises(bb.UnknownFlow, match="known: both, second"):
+        app.asgi(default="background")
+
+
+async def test_an_app_that_only_runs_at_the_start_serves_no_model() -> None:
+    app = bb.App()
+    app.on_start(durable(hello, "background"))
+    async with asgi(app.asgi()) as http:
+        models = (await http.get("/v1/models")).json()
+        assert models == {"object": "list", "data": [], "has_more": False, "first_id": None, "last_id": None}
+        for path in PATHS:
+            status, _, message = error_of(path, await http.post(path, json=body_of(path, "hi", "background")))
+            assert status == 404 and message.endswith("there is none")

@@ -142,7 +142,7 @@ async def test_a_failure_is_an_event_and_quotes_the_error_only_to_developers(deb
     async with asgi(app.asgi(debug=debug)) as http:
         told = (await http.get("/v1/runs/r/events")).text
     assert kinds_of(told) == ["run.start", "run.retry", "run.end"] and ("secret" in told) is debug
-    assert ("AgentFailed" in told) is debug
+    assert ('"error":"RuntimeError"' in told) is debug
 
 
 async def test_a_run_that_is_dropped_while_it_is_followed_ends_the_stream() -> None:
@@ -204,3 +204,43 @@ async def test_an_event_says_when_and_where() -> None:
         (_, first), *_ = frames_of((await http.get("/v1/runs/r/events")).text)
     told = json.loads(first)
     assert told["kind"] == "run.start" and told["run_id"] == "r" and told["path"] == "f"
+
+
+@pytest.mark.parametrize("tenant", [None, "ann"])
+async def test_the_events_of_a_turn_are_those_of_its_run(tenant: str | None) -> None:
+    flow = (Emit("Who?") >> Await("user", bind="x")).next(Emit("Hello {x}.")).with_id("f").durable()
+    of = None if tenant is None else (lambda _: tenant)
+    async with asgi(app_of(flow).asgi(tenant=of)) as http:
+        for session, named in (("s", "t1"), ("s", "t3"), ("made-up", "")):
+            turns = []
+            for said, turn in (("hi", named), ("Ann", named and f"{named}-2")):
+                headers = {"X-Session-Id": session} | ({"X-Run-Id": turn} if turn else {})
+                answer = await http.post(PATHS[0], json=body_of(PATHS[0], said, "f"), headers=headers)
+                turns.append(answer.headers["x-run-id"])
+            told = []
+            for turn in turns:
+                events = await http.get(f"/v1/runs/{turn}/events", headers={"X-Session-Id": session})
+                ids = ids_of(events.text)
+                assert all(id.startswith(f"{turn}:") for id in ids)
+                told.append(kinds_of(events.text))
+                again = await http.get(
+                    f"/v1/runs/{turn}/events", headers={"X-Session-Id": session, "Last-Event-ID": ids[-2]}
+                )
+                assert ids_of(again.text) == ids[-1:]
+            assert turns[0] != turns[1] and told[0] == told[1] and {"run.parked", "run.end"} <= {*told[0]}
+            for other in ({}, {"X-Session-Id": "other"}):
+                assert (await http.get(f"/v1/runs/{turns[1]}/events", headers=other)).status_code == 404
+
+
+async def test_the_events_of_a_turn_in_a_session_that_is_named_after_its_first_run() -> None:
+    flow = (Emit("Who?") >> Await("user", bind="x")).next(Emit("Hello {x}.")).with_id("f").durable()
+    async with asgi(app_of(flow, durable(hello, "g")).asgi()) as http:
+        first = await http.post(PATHS[0], json=body_of(PATHS[0], "hi", "f"))
+        headers = {"X-Session-Id": first.headers["x-session-id"]}
+        second = await http.post(PATHS[0], json=body_of(PATHS[0], "Ann", "f"), headers=headers)
+        for answer in (first, second):
+            events = await http.get(f"/v1/runs/{answer.headers['x-run-id']}/events", headers=headers)
+            assert kinds_of(events.text)[-1] == "run.end"
+        alone = await http.post(PATHS[0], json=body_of(PATHS[0], "hi", "g"), headers=headers)
+        events = await http.get(f"/v1/runs/{alone.headers['x-run-id']}/events", headers=headers)  # no turn, but a run
+        assert kinds_of(events.text)[-1] == "run.end"

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import httpx2
 import pytest
+from attrs import frozen
 
 import bb
+from bb.codec import Codec, Types
 from bb.flows.tree import Await, Emit
 from bb.identity import tree
 from bb.log import run_stream
 from bb.redaction import redact
-from bb.serve.inspector.view import title_of
+from bb.serve.inspector.view import plain, title_of
 from bb.trace import Event
 from tests.serve.kit import PATHS, agent, body_of, error_of, frames_of
 from tests.serve.stage import Stage, app_of, durable, hello
@@ -61,6 +65,14 @@ async def test_the_list_tells_what_people_want_to_know() -> None:
         assert [run["id"] for run in (await got(http, "/runs/api/runs", status="failed"))["runs"]] == ["r2"]
         assert [run["id"] for run in (await got(http, "/runs/api/runs", flow="ok"))["runs"]] == ["r1"]
         assert [run["id"] for run in (await got(http, "/runs/api/runs", text="3"))["runs"]] == ["r3"]
+        assert {run["session"] for run in page["runs"]} == {"r1", "r2", "r3"}
+        for id, flow in (("r4", "ok"), ("r5", "asks")):
+            await app.run(flow, "hi", run_id=id, session_id="talk")
+        found = (await got(http, "/runs/api/runs", text="tal"))["runs"]
+        assert sorted((run["id"], run["status"], run["session"]) for run in found) == [
+            ("r4", "finished", "talk"),
+            ("r5", "parked", "talk"),
+        ]
         for limit in ("0", "201", "-1", "x", "²", "9" * 5000):
             assert error_of("", await http.get("/runs/api/runs", params={"limit": limit}))[0] == 400
         first = await got(http, "/runs/api/runs")
@@ -112,6 +124,46 @@ async def test_one_run_as_a_tree_and_one_place_of_it_in_full() -> None:
         given = await got(http, "/runs/api/runs/r/at")
         assert [(message["role"], message["text"]) for message in given["messages"]] == [("user", "hi")]
         assert error_of("", await http.get("/runs/api/runs/r/at", params={"path": "f/none"}))[0] == 404
+
+
+class Size(Enum):
+    S = 1
+
+
+@frozen
+class Cake:
+    name: str
+    price: Decimal
+    size: Size | None = None
+
+
+def test_values_are_shown_without_what_only_the_codec_needs() -> None:
+    types = Types()
+    types.register(Cake, Size)
+    codec = Codec(types, 2**20)
+    for value, shown in (
+        ((1, {2}, [None]), [1, [2], [None]]),
+        ({"a": b"hi", "b": None}, {"a": "hi", "b": None}),
+        (Cake("plum", Decimal("1.50")), {"Cake": {"name": "plum", "price": "1.50", "size": None}}),
+        (Size.S, "Size.S"),
+        (bb.Request(model="m", stop=("x",)), {"model": "m", "stop": ["x"]}),
+        ({1: "a"}, {"~": "dict", "v": [[1, "a"]]}),  # JSON has no such object
+        (b"\xff", {"~": "bytes", "v": "/w=="}),
+    ):
+        assert plain(codec.dump(value, "x")) == shown
+
+
+async def test_runs_that_start_by_themselves_are_named_by_what_starts_them() -> None:
+    app = bb.App()
+    app.on_start((agent(hello) >> bb.Webhook("orders", agent(hello, "b"))).with_id("f").durable())
+    async with app, local(app.asgi(inspector=True)) as http:
+        fired = await app.fire("orders", b"{}", {})
+        await until(lambda: not app._runner.running)
+        runs = {run["id"]: run["trigger"] for run in (await got(http, "/runs/api/runs"))["runs"]}
+        assert runs.pop(fired.run_id) == "webhook orders" and set(runs.values()) == {""}
+        assert (await got(http, f"/runs/api/runs/{fired.run_id}"))["trigger"] == "webhook orders"
+        given = await got(http, f"/runs/api/runs/{fired.run_id}/at")
+        assert given["value"]["payload"] == "{}"
 
 
 async def _look(what: int) -> dict[str, int]:

@@ -208,7 +208,7 @@ async def test_a_client_that_takes_nothing_is_cut_and_the_run_goes_on(monkeypatc
 async def test_a_stream_without_a_word_is_kept_alive() -> None:
     stage = Stage()
     app = app_of(durable(stage))
-    service = Service(app, app._plans, app._archive.trail, keep_alive=0.02)
+    service = Service(app, app._plans, app._archive.trail, app._conversations.run_of_turn, keep_alive=0.02)
     async with (
         serving(service) as url,
         httpx2.AsyncClient(base_url=url) as http,

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from bb.codec import Codec
 from bb.engine.frame.context import Context
-from bb.errors import Closed, NotSavable
+from bb.errors import Closed, NotSavable, root_of
 from bb.messages import NO_USAGE, Usage
 from bb.place import Place, Work, here, leave
 from bb.redaction import redacted
@@ -158,7 +158,7 @@ class HandlerLedger:
         try:
             value = await run()
         except BaseException as error:  # an answer that nobody waits for any more is cancelled, and ends as well
-            work.error = type(error).__name__
+            work.error = type(root_of(error)).__name__
             raise
         finally:
             self._tell(kinds.error if work.error else kinds.end, key, work, began, clock())

@@ -19,7 +19,7 @@ from bb.engine.frame.envelope import Envelope
 from bb.engine.frame.state import NO_SYMBOLS, State, changed
 from bb.engine.memory.journal import Journal
 from bb.engine.plan import Plan
-from bb.errors import WiringError
+from bb.errors import WiringError, root_of
 from bb.flows.tree import Trigger
 from bb.logs import warning
 from bb.messages import NO_USAGE, Input, Usage
@@ -202,8 +202,22 @@ class Run:
     def end(self, how: str) -> None:
         """Trace how an attempt ends, from where it ends: if it failed or was interrupted, by the error under way there."""
         error = sys.exception() if how in ("failed", "interrupted") else None
-        said = type(error).__name__ if error is not None else ""
-        self.emit("run.end", self.plan.root.segment, self.plan.name, how, usage=self.usage, error=said)
+        self.failed("run.end", self.plan.root.segment, self.plan.name, error, how, usage=self.usage)
+
+    def failed(
+        self,
+        kind: EventKind,
+        path: str,
+        flow: str,
+        error: BaseException | None,
+        detail: str = "",
+        usage: Usage | None = None,
+    ) -> None:
+        """Trace an end by an error, if there is one; the detail is the class that it was raised as by default."""
+        said = type(root_of(error)).__name__ if error is not None else ""
+        raised = type(error).__name__ if error is not None else ""
+        other = raised if raised != said else ""
+        self.emit(kind, path, flow, detail or raised, usage=usage, error=said, raised_as=other)
 
     def emit(
         self,
@@ -218,6 +232,7 @@ class Run:
         entry: str = "",
         provider: str = "",
         first: float = 0.0,
+        raised_as: str = "",
     ) -> None:
         """Trace an event; `dur` and `first` in seconds. A tracer that raises is logged and otherwise ignored."""
         if self.tracer is None:
@@ -236,6 +251,7 @@ class Run:
             entry=entry,
             provider=provider,
             first_ns=int(first * 1e9),
+            raised_as=raised_as,
         )
         try:
             self.tracer.event(event)

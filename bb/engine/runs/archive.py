@@ -80,7 +80,15 @@ class Archive:
         run_id = info.name.removeprefix(RUNS)
         last = decode(info.last, f"the last record of run {run_id}")
         if isinstance(last, Ended):
-            return RunInfo(run_id, last.flow, last.status, last.attempts, moment(last.started), moment(last.at))
+            return RunInfo(
+                run_id,
+                last.flow,
+                last.status,
+                last.attempts,
+                moment(last.started),
+                moment(last.at),
+                session_id=last.session or run_id,
+            )
         history = await self.history(run_id)
         return self.told(history, held=await self._store.holder(run_stream(run_id)) is not None)
 
@@ -90,7 +98,15 @@ class Archive:
         run_id, started, ended = history.run_id, history.started, history.ended
         failure = history.last_failure
         if ended is not None:
-            return RunInfo(run_id, ended.flow, ended.status, ended.attempts, moment(ended.started), moment(ended.at))
+            return RunInfo(
+                run_id,
+                ended.flow,
+                ended.status,
+                ended.attempts,
+                moment(ended.started),
+                moment(ended.at),
+                session_id=ended.session or run_id,
+            )
         assert started is not None  # a run that has not ended has begun
         return RunInfo(
             run_id,
@@ -101,6 +117,7 @@ class Archive:
             moment(history.progress),
             waiting_for=history.parked.source if history.parked is not None else None,
             error=f"{failure.path}: {failure.detail}" if failure is not None else "",
+            session_id=started.session,
         )
 
     def trail(self, run_id: str) -> Trail:
@@ -134,7 +151,7 @@ class Archive:
                 return
             await self._settle(history, lease)
             await self._runner.sessions.close(history, lease, over=False)
-            end = Ended("cancelled", self._now(), started.flow, started.at, history.attempts)
+            end = Ended("cancelled", self._now(), started.flow, started.at, history.attempts, history.session)
             await self._store.append(run_stream(run_id), history.length, [encode(end, lease.fence)], lease)
 
     async def _settle(self, history: History, lease: Lease) -> None:

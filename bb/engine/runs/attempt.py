@@ -116,7 +116,7 @@ class Attempts:
     def _ended(self, run: Run, started: Started, status: Literal["finished", "cancelled"]) -> Ended:
         assert run.journal is not None
         at = max(millis(self._clock.now()), run.journal.history.progress)  # a clock that went back must not age the run
-        return Ended(status, at, started.flow, started.at, run.attempt)
+        return Ended(status, at, started.flow, started.at, run.attempt, run.journal.history.session)
 
     async def _failed(self, run: Run, journal: Journal, error: Exception) -> None:
         path = getattr(error, "path", "") or run.plan.root.segment

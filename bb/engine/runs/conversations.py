@@ -70,6 +70,23 @@ class Conversations:
         run_id = run_of(session_id, flow, row.turn)
         return Begun(row, run_id, await self.history(run_id))
 
+    async def run_of_turn(self, session_id: str, turn: str) -> str | None:
+        """The id of the run that a turn of a session belongs to; None: it is no turn, or of a run that is not known any more.
+
+        Raises:
+            CorruptRecord: it cannot be read.
+        """
+        table = await self._table(session_id)
+        for flow in table.begun:
+            if await self.history(first := run_of(session_id, flow, turn)) is not None:
+                return first
+        last = [run_of(session_id, flow, row.turn) for flow, row in table.begun.items()]
+        for run_id in (*last, *(row.run for row in table.parked.values()), session_id):
+            history = await self.history(run_id)
+            if history is not None and turn in history.turns:
+                return run_id
+        return None
+
     async def begin(self, session_id: str, flow: str, turn: str, fingerprint: str, instead_of: Began | None) -> bool:
         """Put on record that a conversation begins; False: another began meanwhile, and `instead_of` is not the last one."""
         rows = self._rows(session_id)

@@ -68,6 +68,8 @@ class Picture:
     root: Step
     asks: str
     """What a parked run showed when it parked."""
+    trigger: str
+    """What starts it by itself, in a few words; empty if nothing does."""
     is_known: bool
     """Whether the flow is registered here, so that this app can go on with the run."""
     is_changed: bool

@@ -135,7 +135,7 @@ class Settler:
         if not await self.settle(plan, history, lease):
             error("an expired run cannot be dropped: an undo failed", run_id=history.run_id, flow=started.flow)
             return False
-        end = Ended("expired", millis(self._clock.now()), started.flow, started.at, history.attempts)
+        end = Ended("expired", millis(self._clock.now()), started.flow, started.at, history.attempts, history.session)
         await self._walker.sessions.close(history, lease, over=True)
         await self._store.delete(run_stream(history.run_id), lease, leave=[encode(end, lease.fence)])
         await self._store.delete(control_stream(history.run_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Final, assert_never, cast
 
 from attrs import frozen
 
@@ -16,6 +16,7 @@ from bb.engine.runs.picture import Picture, steps_of
 from bb.engine.runs.runner import Runner
 from bb.engine.runs.shape import Shaper
 from bb.errors import CorruptRecord, UnknownRun
+from bb.flows.tree import At, Every, Webhook
 from bb.identity import Tree, tree
 from bb.log import RUNS, millis, run_stream, tree_stream
 from bb.log.delta import load_message
@@ -68,7 +69,7 @@ class Viewer:
         self._plans = plans
 
     async def page(self, *, flow: str = "", status: str = "", text: str = "", start: str = "", limit: int = 50) -> Page:
-        """The runs that changed last, as far as they are of this flow and status and have this text in their id.
+        """The runs that changed last, as far as they are of this flow and status and have this text in their id or that of their session.
 
         Only as many logs are read as it takes to find `limit` of them; one that cannot be read is logged and left out.
         `start` is the `next` of the page before.
@@ -82,7 +83,7 @@ class Viewer:
         first = (int(at[:_DIGITS]), RUNS + name) if at.isdecimal() else None
         out: list[RunInfo] = []
         for changed, stream, info in turns:
-            if (first is not None and (changed, stream) > first) or text not in stream.removeprefix(RUNS):
+            if first is not None and (changed, stream) > first:
                 continue
             if len(out) == limit:
                 return Page(tuple(out), len(infos), f"{changed}-{stream.removeprefix(RUNS)}")
@@ -93,9 +94,26 @@ class Viewer:
             except CorruptRecord as problem:
                 error("a run cannot be read", run=info.name, error=str(problem))
                 continue
+            if text not in run.run_id and text not in run.session_id:
+                continue
             if (not flow or run.flow == flow) and (not status or run.status == status):
                 out.append(run)
         return Page(tuple(out), len(infos), None)
+
+    def trigger(self, flow: str) -> str:
+        """What starts the runs of a flow by themselves, in a few words; empty if nothing does."""
+        plan = self._plans.get(flow)
+        if plan is None or plan.cause is None:
+            return ""
+        match plan.cause.trigger:
+            case Every(cron=cron):
+                return f"every {cron}"
+            case Webhook(id=id):
+                return f"webhook {id}"
+            case At():
+                return "at"
+            case unreachable:
+                assert_never(unreachable)
 
     async def picture(self, run_id: str) -> Picture:
         """A run as the tree of its flow.
@@ -121,6 +139,7 @@ class Viewer:
             session_id=started.session if started is not None else run_id,
             attempts=tuple(marks.attempts),
             root=steps_of(marks, root, held=held),
+            trigger=self.trigger(flow),
             asks=history.parked.prompt if history.parked is not None else "",
             is_known=plan is not None,
             is_changed=changed,

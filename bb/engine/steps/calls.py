@@ -196,7 +196,7 @@ async def dispatch(
     try:
         result = await run.envelope.execute(op, arguments, flow=name, path=path)
     except BaseException as error:
-        run.emit("flow.error", path, name, type(error).__name__)
+        run.failed("flow.error", path, name, error)
         raise
     finally:
         leave(token)

@@ -75,7 +75,7 @@ async def run_agents(node: Node, flow: Flow, state: State, path: str, ctx: Conte
             if floor.streamed:
                 run.delivery.settle()
     except (BBError, asyncio.CancelledError) as error:
-        run.emit("flow.error", path, node.name, type(error).__name__)
+        run.failed("flow.error", path, node.name, error)
         raise
     if run.tracer is not None:
         if delta.selected is not None:

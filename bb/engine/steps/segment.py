@@ -26,6 +26,7 @@ from bb.errors import (
     OpFailed,
     ToolArgs,
     is_fatal,
+    root_of,
 )
 from bb.flows.names import CONTROLS
 from bb.flows.tree import AiSegment
@@ -118,7 +119,7 @@ async def run_segment(
             scope.journal.check()
             delta = await scope.save(path, delta, took)
     except BaseException as error:
-        run.emit("flow.error", path, name, type(error).__name__)
+        run.failed("flow.error", path, name, error)
         raise
     run.emit("flow.end", path, name, segment.kind, dur=took, usage=ledger.usage)
     return delta.value, filled(segment, delta.value, state)
@@ -387,5 +388,5 @@ def _told(error: BBError, work: Work) -> str:
     """What an op's failure reads like, which work tells the class of; one that must stop the run does."""
     if isinstance(error, OpFailed) and is_fatal(error):
         raise error
-    work.error = type(error).__name__
+    work.error = type(root_of(error)).__name__
     return redacted(error.message)

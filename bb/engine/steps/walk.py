@@ -152,7 +152,7 @@ async def _notify(node: Node, notify: Notify, state: State, path: str, ctx: Cont
             ctx.lane.begin()
             await scope.save(path, Delta(), took)
     except BaseException as error:
-        run.emit("notify.error", path, node.name, type(error).__name__)
+        run.failed("notify.error", path, node.name, error)
         raise
     run.emit("notify.end", path, node.name, dur=took)
     return state

@@ -112,7 +112,7 @@ class Inspector:
             start=asked.get("start", ""),
             limit=int(limit),
         )
-        return _json(page_view(page, self._flows))
+        return _json(page_view(page, self._flows, self._viewer.trigger))
 
     async def _run(self, request: Request) -> Response:
         return _json(run_view(await _found(self._viewer.picture(_run_id(request)))))

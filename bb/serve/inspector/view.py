@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from base64 import b64decode
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
@@ -18,11 +20,11 @@ from bb.redaction import redacted
 _TITLE: Final = 120  # characters
 
 
-def page_view(page: Page, flows: Collection[str]) -> dict[str, object]:
-    """Some runs, and what they can be filtered by."""
+def page_view(page: Page, flows: Collection[str], trigger: Callable[[str], str]) -> dict[str, object]:
+    """Some runs, and what they can be filtered by; `trigger` says what starts a flow by itself."""
     return {
         "now": millis(datetime.now(UTC)),
-        "runs": [info_view(info) for info in page.runs],
+        "runs": [{**info_view(info), "trigger": trigger(info.flow)} for info in page.runs],
         "kept": page.kept,
         "next": page.next,
         "flows": sorted(flows),
@@ -40,6 +42,7 @@ def info_view(info: RunInfo) -> dict[str, object]:
         "progress": millis(info.progress),
         "waiting_for": info.waiting_for,
         "error": info.error,
+        "session": info.session_id,
     }
 
 
@@ -48,10 +51,10 @@ def run_view(run: Picture) -> dict[str, object]:
     return {
         **info_view(run.info),
         "now": millis(datetime.now(UTC)),
-        "session": run.session_id,
         "tries": [{"at": millis(attempt.at), "cause": attempt.cause} for attempt in run.attempts],
         "root": step_view(run.root),
         "asks": run.asks,
+        "trigger": run.trigger,
         "is_known": run.is_known,
         "is_changed": run.is_changed,
         "length": run.length,
@@ -88,9 +91,37 @@ def detail_view(detail: Detail) -> dict[str, object]:
         "messages": [_message(message) for message in detail.messages],
         "selected": detail.selected,
         "has_value": detail.has_value,
-        "value": detail.value,
-        "entries": [{"kind": entry.kind, "name": entry.name, "value": entry.value} for entry in detail.entries],
+        "value": plain(detail.value),
+        "entries": [{"kind": entry.kind, "name": entry.name, "value": plain(entry.value)} for entry in detail.entries],
     }
+
+
+_AS_SHOWN: Final = frozenset({"tuple", "set", "frozenset", "decimal", "uuid", "date"})
+
+
+def plain(form: object) -> object:
+    """A value in codec form as people read it: tags are left out where what they hold speaks for itself."""
+    if isinstance(form, list):
+        return [plain(part) for part in form]
+    if not isinstance(form, dict):
+        return form
+    tag, held = form.get("~"), form.get("v")
+    if not isinstance(tag, str):
+        return {name: plain(part) for name, part in form.items()}
+    if tag in _AS_SHOWN or tag.startswith("path."):
+        return plain(held)
+    module, _, name = str(form.get("c", "")).partition(":")
+    if tag == "enum":
+        return f"{name}.{held}"
+    if tag == "fields" and isinstance(held, dict):
+        shown = {str(part): plain(value) for part, value in held.items()}
+        if module.partition(".")[0] != "bb":
+            return {name: shown}
+        return {part: value for part, value in shown.items() if value not in (None, "", [])}
+    if tag == "bytes" and isinstance(held, str):
+        with suppress(ValueError):
+            return b64decode(held).decode()
+    return form
 
 
 def clean(value: object) -> object:

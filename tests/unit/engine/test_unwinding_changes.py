@@ -81,7 +81,7 @@ async def test_an_expired_run_that_had_failed_says_of_what_when_it_is_undone(act
 
     assert await status(app) == "expired"
     ends = [(event.detail, event.error) for event in seen.events if event.kind == "run.end"]
-    assert ends == [("failed", "OpFailed"), ("failed", "Unwound")]
+    assert ends == [("failed", "ConnectionError"), ("failed", "Unwound")]
 
 
 @pytest.mark.parametrize("kind", ["open", "parked", "compensating"])

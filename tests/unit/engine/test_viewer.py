@@ -121,8 +121,8 @@ async def test_what_failed_what_replayed_and_what_was_not_reached(disk: Disk, wo
     assert (found["f/a"].attempt, found["f/a"].replays) == (1, 1)
     told = found["f/body~all.1/c"].failures
     assert [(failure.attempt, failure.final, failure.error) for failure in told] == [
-        (1, False, "AgentFailed"),
-        (2, True, "AgentFailed"),
+        (1, False, "ValueError"),
+        (2, True, "ValueError"),
     ]
     assert all("c fails" in one.detail and " (at " not in one.detail and one.began <= one.at for one in told)
     run = await viewer(app).picture("r")

@@ -41,7 +41,7 @@ export class Detail {
 function headOf(step) {
   const took = step.began !== undefined && step.ended !== undefined ? span(step.ended - step.began) : "";
   const facts = [
-    ["Stands", WORDS[step.standing]],
+    ["Status", WORDS[step.standing]],
     ["Kind", step.kind],
     step.slot ? ["Body", step.slot] : null,
     step.began !== undefined ? ["Began", moment(step.began)] : null,
@@ -56,12 +56,31 @@ function headOf(step) {
   return [
     el("h2", {}, sign(step.standing), title),
     step.id && step.title && step.title !== step.id ? el("p.subtitle", {}, step.title) : null,
-    ...(step.failures ?? []).toReversed().map((failure) =>
-      el("section.failure", {}, el("h3", {}, failure.error, el("span.aside", {}, `try ${failure.attempt}, ${moment(failure.at)}`)), el("pre", {}, failure.detail)),
+    ...alike(step.failures ?? []).toReversed().map(({ last, tries }) =>
+      el("section.failure", {}, el("h3", {}, last.error, el("span.aside", {}, `${counted(tries)}, ${moment(last.at)}`)), el("pre", {}, last.detail)),
     ),
     step.decided && step.kind !== "checkpoint" && step.kind !== "scope" ? el("section", {}, el("h3", {}, step.kind === "one" ? "Won by" : "Caught"), el("pre", {}, step.decided)) : null,
     el("dl.pairs", {}, facts.filter(Boolean).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
   ];
+}
+
+/** Failures that followed each other and say the same, as one. */
+function alike(failures) {
+  const out = [];
+  for (const failure of failures) {
+    const before = out.at(-1);
+    if (before?.last.error === failure.error && before.last.detail === failure.detail) {
+      before.last = failure;
+      before.tries.push(failure.attempt);
+    } else out.push({ last: failure, tries: [failure.attempt] });
+  }
+  return out;
+}
+
+function counted(tries) {
+  const [first, last] = [tries[0], tries.at(-1)];
+  if (first === last) return `try ${first}`;
+  return tries.length === 2 ? `tries ${first} and ${last}` : `tries ${first} to ${last}`;
 }
 
 function contentsOf(detail, given) {

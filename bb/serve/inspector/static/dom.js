@@ -2,6 +2,9 @@
 
 const HOME = new URL("..", import.meta.url); // …/runs/
 
+/** Where all runs are shown. */
+export const LIST = HOME.href.replace(/\/$/, "");
+
 /** An element: `el("a.name", { href }, "text", child)`. Values that are null or false are left out. */
 export function el(tag, attributes = {}, ...children) {
   const [name, ...classes] = tag.split(".");

@@ -8,14 +8,14 @@ const OVER = new Set(["finished", "cancelled", "expired", "failed"]);
 /** Shows the list, and keeps it up to date. */
 export function showList(main) {
   const asked = new URLSearchParams(location.search);
-  const text = el("input", { type: "search", name: "text", placeholder: "Run id", "aria-label": "Run id", autocomplete: "off", spellcheck: "false" });
+  const text = el("input", { type: "search", name: "text", placeholder: "Run or session id", "aria-label": "Run or session id", autocomplete: "off", spellcheck: "false" });
   const flow = el("select", { name: "flow", "aria-label": "Flow" }, el("option", { value: "" }, "All flows"));
   const status = el("select", { name: "status", "aria-label": "Status" }, el("option", { value: "" }, "Any status"), STATUSES.map((one) => el("option", { value: one }, one)));
   const clear = el("button.quiet", { type: "reset" }, "Clear");
   const filters = el("form.filters", { role: "search", submit: (event) => event.preventDefault() }, text, flow, status, clear);
   const body = el("tbody");
-  const heads = ["Status", "Run", "Flow", "Changed", "Took", "Tries", "What"];
-  const table = el("table.runs", {}, el("thead", {}, el("tr", {}, heads.map((head) => el(`th.${head.toLowerCase()}`, { scope: "col" }, head)))), body);
+  const heads = ["Status", "Run", "Flow", "Changed", "Took", "Tries", "Error or wait"];
+  const table = el("table.runs", {}, el("thead", {}, el("tr", {}, heads.map((head) => el(`th.${head.split(" ")[0].toLowerCase()}`, { scope: "col" }, head)))), body);
   const empty = el("p.empty", { hidden: true });
   const count = el("span.count");
   const first = el("button.quiet", { type: "button", click: () => turn("") }, "Newest");
@@ -98,12 +98,12 @@ export function showList(main) {
       "tr",
       { "data-id": run.id, "data-status": run.status },
       el("td.status", {}, el("span.state", { "data-status": run.status }, sign(run.status), run.status)),
-      el("td.run", {}, el("a", { href: pageOf(run.id), title: run.id }, run.id)),
-      el("td.flow", { title: run.flow }, run.flow),
+      el("td.run", {}, el("a", { href: pageOf(run.id), title: run.id }, run.id), run.session === run.id ? null : el("span.session", { title: `session ${run.session}` }, run.session)),
+      el("td.flow", { title: run.flow }, run.trigger || run.flow),
       el("td.changed"),
       el("td.took"),
       el("td.tries", {}, String(run.attempts)),
-      el("td.what", { title: what || null }, what),
+      el("td.error", { title: what || null }, what),
     );
     clock(row, run, now);
     return row;
@@ -111,7 +111,7 @@ export function showList(main) {
 
   function clock(row, run, now) {
     row.querySelector(".changed").replaceChildren(when(run.progress, now));
-    const until = ["running", "parked"].includes(run.status) ? now : run.progress;
+    const until = run.status === "running" ? now : run.progress;
     row.querySelector(".took").textContent = span(until - run.started);
     row.classList.toggle("over", OVER.has(run.status));
   }

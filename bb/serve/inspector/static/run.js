@@ -1,6 +1,6 @@
 // One run: how it stands, what can be done, its tree, and one place of it in full. It is followed while it goes on.
 
-import { address, el, fill, get, moment, pause, post, say, sign, span, when, write } from "./dom.js";
+import { LIST, address, el, fill, get, moment, pause, post, say, sign, span, when, write } from "./dom.js";
 import { Detail } from "./detail.js";
 import { Tree, leaves } from "./tree.js";
 
@@ -55,7 +55,7 @@ export async function showRun(main, id) {
       draw();
       return true;
     } catch (error) {
-      if (run === null) fill(notices, [el("p.notice.bad", {}, error.message)]);
+      if (run === null) fill(notices, [el("p.notice.bad", {}, error.message, " ", el("a", { href: LIST }, "All runs"))]);
       else say(error.message, true);
       main.classList.toggle("gone", run === null);
       return false;
@@ -106,7 +106,8 @@ export async function showRun(main, id) {
   function tick() {
     const now = Date.now() - skew;
     const took = facts.querySelector(".took");
-    if (took) write(took, span((GOES_ON.has(run.status) ? now : run.progress) - run.started));
+    const [from, until] = run.status === "parked" ? [run.progress, now] : [run.started, run.status === "running" ? now : run.progress];
+    if (took) write(took, span(Math.max(0, until - from)));
     tree.tick(now);
   }
 
@@ -117,9 +118,10 @@ export async function showRun(main, id) {
     const tokens = all.reduce((sum, step) => sum + (step.usage?.total ?? 0), 0);
     const tries = run.tries.filter((one) => one.cause !== "job").length;
     const pairs = [
+      run.trigger ? ["Started by", run.trigger] : null,
       ["Flow", run.flow],
       ["Began", when(run.started, run.now)],
-      ["Took", el("span.took")],
+      [run.status === "parked" ? "Waiting for" : "Took", el("span.took")],
       ["Tries", String(Math.max(run.attempts, tries))],
       ["Saved", `${ran.length} ${ran.length === 1 ? "step" : "steps"}`],
       ["Replayed", replayed.length ? el("span.replayed", {}, `${replayed.length} of them`) : "none"],
@@ -216,7 +218,7 @@ function waits(id, load) {
 function tracing(id) {
   const body = el("tbody");
   const none = el("p.empty", { hidden: true }, "This process has seen nothing of the run lately.");
-  const heads = ["Time", "Event", "Place", "Took", "What"].map((head) => el("th", { scope: "col" }, head));
+  const heads = ["Time", "Event", "Place", "Took", "Detail"].map((head) => el("th", { scope: "col" }, head));
   const table = el("table.trace", { hidden: true }, el("thead", {}, el("tr", {}, heads)), body);
   async function load() {
     try {

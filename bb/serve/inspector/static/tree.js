@@ -40,11 +40,12 @@ export class Tree {
   #body = el("div.body", { role: "rowgroup" });
   #axis = el("div.axis", { "aria-hidden": "true" });
   #lines = el("div.lines", { "aria-hidden": "true" });
+  #legend = el("p.legend", { hidden: true }, el("span.gap", { "aria-hidden": "true" }), "hatched: nothing ran, shortened");
 
   constructor(onSelect) {
     this.#onSelect = onSelect;
     const head = el("div.row.heads", { role: "row" }, el("span", { role: "columnheader" }, "Step"), el("span.took", { role: "columnheader" }, "Took"), el("span.lane", { role: "columnheader", "aria-label": "Timeline" }, this.#axis));
-    this.element = el("section.tree", { role: "treegrid", "aria-label": "Steps", keydown: (event) => this.#key(event) }, el("div", { role: "rowgroup" }, head), el("div.rows", {}, this.#lines, this.#body));
+    this.element = el("section.tree", { role: "treegrid", "aria-label": "Steps", keydown: (event) => this.#key(event) }, el("div", { role: "rowgroup" }, head), el("div.rows", {}, this.#lines, this.#body), this.#legend);
   }
 
   /** Shows a run; rows that were there stay. */
@@ -204,6 +205,7 @@ export class Tree {
       mark.style.width = `${gap.width}%`;
       return mark;
     });
+    this.#legend.hidden = gaps.length === 0;
     fill(this.#lines, [el("span.chart", {}, gaps, tries)]);
     fill(this.#axis, [el("span", {}, "0"), el("span", {}, span(scale.took))]);
   }
