@@ -28,7 +28,7 @@ from bb.engine.runs.runner import Runner
 from bb.engine.runs.stream import STREAM_ADVICE, RunStream
 from bb.errors import InvalidInput, UnknownFlow, WiringError
 from bb.flows.tree import AnyFlow, DurableFlow, NamedFlow, Send
-from bb.ids import check_id, fresh_id
+from bb.ids import check_id, check_tenant, fresh_id, session_of
 from bb.log import Given
 from bb.logs import warning
 from bb.messages import Input, InputLike, to_input
@@ -272,12 +272,13 @@ class App:
             replace: give up what is known of this run id, and what is parked in the session if the flow awaits; start over.
             fresh: ignore checkpoints of earlier runs of the session.
             wait: how long to wait for another process that has the run.
-            tenant: whose run it is: the webhooks and timetables that it reaches are this tenant's, and nobody else's.
+            tenant: whose run it is: 1 to 63 characters of `[A-Za-z0-9._-]`. The run, its session, which is kept as `tenant:id`,
+                and the webhooks and timetables that it reaches are this tenant's, and nobody else's.
 
         Raises:
             InvalidId, InvalidInput: an argument is out of shape.
             UnknownFlow, WiringError: the flow cannot be run.
-            RunIdInUse, InputConflict, RunExpired: the run id is known with something else.
+            RunIdInUse, InputConflict, RunExpired: the run id is known with something else, or of another tenant.
             AlreadyParked: the flow awaits, and a run is parked in the session already.
             RunBusy: another process had the run all the while.
             RunCancelled: it was cancelled.
@@ -332,20 +333,23 @@ class App:
         fresh: bool,
         wait: timedelta,
     ) -> Ask:
-        plan = self._plan(flow)
+        plan, owner = self._plan(flow), _checked_tenant(tenant)
         if params is not None and not isinstance(params, Mapping):
             raise InvalidInput(f"params is a {type(params).__name__}", remedy="give a dict of names and values")
+        id = fresh_id() if run_id is None else check_id(run_id, "run id")
         opening = None
-        if plan.waits and session_id is not None and session_id != run_id:
-            opening = partial(self._conversations.make_room, check_id(session_id, "session id"), replace=replace)
+        if session_id is not None:
+            session_id = session_of(owner, check_id(session_id, "session id"))
+        if plan.waits and session_id is not None and session_id != session_of(owner, id):
+            opening = partial(self._conversations.make_room, session_id, replace=replace)
         return Ask(
             plan=plan,
             input=(None if not params else Input()) if input is RESUME else to_input(input),
             params=dict(params or {}),
-            run_id=fresh_id() if run_id is None else check_id(run_id, "run id"),
+            run_id=id,
             known=run_id is not None,
-            session_id=None if session_id is None else check_id(session_id, "session id"),
-            tenant=_checked_tenant(tenant),
+            session_id=session_id,
+            tenant=owner,
             detach=detach,
             replace=replace,
             fresh=fresh,
@@ -478,21 +482,18 @@ class App:
     ) -> Session:
         """A conversation with a durable flow, turn by turn: `turn = await session.start()`, `await session.send("yes")`.
 
-        With `detach` a turn goes on when every caller has gone. `tenant` is that of `run`.
+        With `detach` a turn goes on when every caller has gone. `tenant` is that of `run`: the session is kept as
+        `tenant:id`.
 
         Raises:
-            InvalidId: the session id is out of shape.
+            InvalidId: the session id or the tenant is out of shape.
             UnknownFlow, WiringError: no conversation can be had with the flow.
         """
         from bb.engine.runs.session import Session
 
-        return Session(
-            self._conversations,
-            self._plan(flow),
-            check_id(session_id, "session id"),
-            detach=detach,
-            tenant=_checked_tenant(tenant),
-        )
+        owner = _checked_tenant(tenant)
+        kept_as = session_of(owner, check_id(session_id, "session id"))
+        return Session(self._conversations, self._plan(flow), kept_as, detach=detach, tenant=owner)
 
     async def drop_session(self, session_id: str) -> None:
         """Forget what the runs of a session share: symbols, memos, events and the rest. Runs that are parked in it are given up.
@@ -547,9 +548,9 @@ class App:
         knows a run id gets its answer, unless `tenant` tells clients apart.
 
         Args:
-            authorize: is asked about every request; it refuses by returning a response or False, or by raising a
-                `PermissionError` or an `HTTPException` of Starlette.
-            tenant: whose request it is: up to 63 characters of `[A-Za-z0-9._-]`. Run and session ids hold within a tenant, and
+            authorize: is asked about every request, and lets it in by returning True; it refuses by returning a response or
+                False, or by raising a `PermissionError` or an `HTTPException` of Starlette. None lets nobody in.
+            tenant: whose request it is: 1 to 63 characters of `[A-Za-z0-9._-]`. Run and session ids hold within a tenant, and
                 so do webhooks that its runs have reached; those that no tenant's run has are there for all.
             max_body: the most bytes that a request may have.
             detach: whether a durable run goes on when its client leaves; any other ends with its client.
@@ -566,12 +567,12 @@ class App:
             WiringError: no flow is registered, an argument is out of range, or the extra `serve` is not installed.
             UnknownFlow: the default flow is not registered.
         """
-        if not self._plans:
-            raise WiringError("there is nothing to serve", remedy="register a flow first")
         try:
             from bb.serve import Service
         except ImportError as error:
             raise WiringError(f"serving needs {error.name}", remedy="install bb-flow[serve]") from error
+        if not self._plans:
+            raise WiringError("there is nothing to serve", remedy="register a flow first")
         if inspector is True and tenant is not None:
             raise WiringError(
                 "the inspector shows the runs of every tenant",
@@ -582,6 +583,7 @@ class App:
             self._served,
             self._archive.trail,
             self._conversations.run_of_turn,
+            lambda: self._jobs.started,
             authorize=authorize,
             tenant=tenant,
             max_body=max_body,
@@ -718,7 +720,7 @@ class App:
 
 
 def _checked_tenant(tenant: str | None) -> str:
-    return "" if tenant is None else check_id(tenant, "tenant")
+    return "" if tenant is None else check_tenant(tenant)
 
 
 def _check_store(store: object) -> None:

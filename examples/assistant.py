@@ -160,12 +160,14 @@ def served() -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
         LOG.open("w") as log,
         subprocess.Popen([sys.executable, __file__, "--port", "0"], stdout=log, stderr=log) as it,
     ):
-        while not (found := re.search(r"running on (\S+)", LOG.read_text())):
-            if it.poll() is not None:
-                sys.exit(f"the server did not start: see {LOG}")
-            time.sleep(0.05)
-        yield found[1], it
-        it.terminate()
+        try:
+            while not (found := re.search(r"running on (\S+)", LOG.read_text())):
+                if it.poll() is not None:
+                    sys.exit(f"the server did not start: see {LOG}")
+                time.sleep(0.05)
+            yield found[1], it
+        finally:
+            it.terminate()  # it would be waited for without end
     print("".join(line for line in LOG.read_text().splitlines(keepends=True) if line.startswith("  ")))
 
 

@@ -8,8 +8,16 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import TypedDict
 
 import bb
+
+
+class _Options(TypedDict, total=False):
+    default: str
+    grace: timedelta
+    debug: bool
+    inspector: bool
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     serve.add_argument("--host", default="127.0.0.1")
     serve.add_argument("--port", type=int, default=8080)
     serve.add_argument("--default", metavar="FLOW", help="the flow for models that are none")
-    serve.add_argument("--grace", type=float, default=5.0, metavar="SECONDS", help="for runs to end at a shutdown")
+    serve.add_argument("--grace", type=float, metavar="SECONDS", help="for runs to end at a shutdown (default: 5)")
     serve.add_argument("--inspector", action="store_true", help="show the runs at /runs, to this machine only")
     serve.add_argument("--debug", action="store_true", help="tell clients what went wrong")
     arguments = parser.parse_args(argv)
@@ -35,19 +43,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _serve(arguments: argparse.Namespace) -> None:
     found = _load(arguments.app)
-    if isinstance(found, bb.App):
-        found = found.asgi(
-            default=arguments.default,
-            grace=timedelta(seconds=arguments.grace),
-            debug=arguments.debug,
-            inspector=arguments.inspector,
-        )
+    options = _options(arguments)
+    service = found.asgi(**options) if isinstance(found, bb.App) else found
     from bb.serve import Service
     from bb.serve.server import serve
 
-    if not isinstance(found, Service):
+    if not isinstance(service, Service):
         raise bb.WiringError(f"{arguments.app} is a {type(found).__name__}", remedy="name a bb.App, or app.asgi(...)")
-    serve(found, host=arguments.host, port=arguments.port)
+    if options and service is found:
+        given = ", ".join(f"--{name}" for name in options)
+        raise bb.WiringError(f"{given} is for a bb.App; {arguments.app} is made by asgi(): say it there")
+    serve(service, host=arguments.host, port=arguments.port)
+
+
+def _options(arguments: argparse.Namespace) -> _Options:
+    """What was said of how an app is to be served."""
+    said = _Options()
+    if arguments.default is not None:
+        said["default"] = arguments.default
+    if arguments.grace is not None:
+        said["grace"] = timedelta(seconds=arguments.grace)
+    if arguments.debug:
+        said["debug"] = True
+    if arguments.inspector:
+        said["inspector"] = True
+    return said
 
 
 def _load(place: str) -> object:

@@ -28,7 +28,7 @@ from bb.log.facts import (
     decode,
     encode,
 )
-from bb.log.given import Given, dump_given, load_given
+from bb.log.given import Given, dump_given, load_given, tenant_of
 from bb.log.history import STUCK_AFTER, History, Scope, Status
 from bb.log.session import Block, dump_block, load_block
 from bb.log.streams import CONTROLS, RUNS, control_stream, millis, moment, run_stream, tree_stream
@@ -76,5 +76,6 @@ __all__ = [
     "millis",
     "moment",
     "run_stream",
+    "tenant_of",
     "tree_stream",
 ]

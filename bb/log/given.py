@@ -67,6 +67,11 @@ def dump_given(given: Given, codec: Codec) -> dict[str, object]:
     return out
 
 
+def tenant_of(plain: object) -> str:
+    """Whose run it is that was started with this, without reading the rest."""
+    return str(cast("dict[str, object]", plain).get("t", ""))
+
+
 def load_given(plain: object, codec: Codec) -> Given:
     """What a run was started with, sharing nothing mutable with it.
 
@@ -86,7 +91,7 @@ def load_given(plain: object, codec: Codec) -> Given:
             cast("dict[str, object]", params) if params is not None else {},
             cast("dict[str, object]", symbols) if symbols is not None else {},
             int(form.get("n", 0)),
-            str(form.get("t", "")),
+            tenant_of(form),
         )
     except CorruptRecord:
         raise

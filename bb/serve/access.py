@@ -9,21 +9,24 @@ from typing import TypeAlias
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bb.errors import WiringError
 from bb.serve.problems import Refused
 
-Authorize: TypeAlias = Callable[[Request], "Response | bool | Awaitable[Response | bool | None] | None"]
-"""Lets a request in by returning None or True. It refuses by returning a response or False, or by raising an
-`HTTPException` of Starlette or a `PermissionError`; any other error is a fault of the server, and lets nobody in."""
+Authorize: TypeAlias = Callable[[Request], "Response | bool | Awaitable[Response | bool]"]
+"""Lets a request in by returning True. It refuses by returning a response or False, or by raising an `HTTPException` of
+Starlette or a `PermissionError`. None, as of a hook that forgot to return, is a fault of the server like any other error,
+and lets nobody in."""
 
 Tenant: TypeAlias = Callable[[Request], "str | Awaitable[str]"]
 """Whose request it is."""
 
 
-async def refusal(authorize: Authorize | None, request: Request) -> Response | None:
-    """The response to who is not let in; None for who is.
+async def refusal(name: str, authorize: Authorize | None, request: Request) -> Response | None:
+    """The response to who is not let in; None for who is. `name` is that of the hook.
 
     Raises:
         Refused: the hook says no more than that.
+        WiringError: it returned None.
     """
     if authorize is None:
         return None
@@ -31,8 +34,10 @@ async def refusal(authorize: Authorize | None, request: Request) -> Response | N
         verdict = await settled(authorize(request))
     except PermissionError:
         verdict = False
-    if verdict is None or verdict is True:
+    if verdict is True:
         return None
+    if verdict is None:
+        raise WiringError(f"{name} returned None", remedy="return True to let the request in")
     if isinstance(verdict, Response):
         return verdict
     raise Refused("the request is not authorised", 403, "forbidden")

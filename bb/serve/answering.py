@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import frozen
 
@@ -16,8 +14,8 @@ from bb.engine.outcome import Outcome, SessionTurn
 from bb.engine.plan import Plan
 from bb.engine.runs.live import seen
 from bb.engine.runs.stream import RunStream
-from bb.errors import InvalidId, WiringError
-from bb.ids import check_id, is_reserved
+from bb.errors import InvalidId
+from bb.ids import check_id
 from bb.messages import unresolved
 from bb.serve.exchange import Exchange
 from bb.serve.problems import Problem
@@ -25,9 +23,6 @@ from bb.serve.wire import Asked, Frame, Said, Voice
 
 if TYPE_CHECKING:
     from bb.app import App
-
-_LONGEST: Final = 128  # characters of an id
-_TENANT: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 
 
 @frozen
@@ -165,27 +160,3 @@ class _Turn:
     async def said(self) -> Said:
         turn = await asyncio.shield(self.task)
         return self.order.said(turn.outcome, turn.prompt)
-
-
-def scoped(tenant: str | None, id: str) -> str:
-    """An id that belongs to one tenant; ids of two tenants are never the same."""
-    if tenant is None:
-        return id
-    joined = f"{tenant}:{id}"
-    return joined if len(joined) <= _LONGEST else f"{tenant}:{hashlib.sha256(id.encode()).hexdigest()}"
-
-
-def check_tenant(tenant: object) -> str:
-    """A tenant as ids begin with it: an id of at most 63 characters without a colon, which is where it ends.
-
-    No id of a tenant may look like one of what a trigger starts.
-
-    Raises:
-        WiringError: it is anything else.
-    """
-    if not isinstance(tenant, str) or not _TENANT.fullmatch(tenant) or is_reserved(tenant):
-        raise WiringError(
-            f"tenant returned {tenant!r}",
-            remedy="return 1 to 63 characters of A-Z a-z 0-9 . _ -, such as a digest; not at, every, start or webhook",
-        )
-    return tenant

@@ -26,6 +26,14 @@ from bb.serve.wire import (
     unsupported,
 )
 
+_ERRORS: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
 _THINKS: Final = {"enabled": True, "adaptive": True, "disabled": False}
 
 
@@ -119,8 +127,8 @@ def _head(model: str) -> dict[str, object]:
 
 
 def _error(problem: Problem) -> dict[str, object]:
-    type_ = "api_error" if problem.status >= 500 else "invalid_request_error"
-    return {"type": type_, "message": problem.message}
+    other = "api_error" if problem.status >= 500 else "invalid_request_error"
+    return {"type": _ERRORS.get(problem.status, other), "message": problem.message}
 
 
 def _message(part: Mapping[str, object], where: str) -> Message:

@@ -70,6 +70,8 @@ class Exchange:
         self.session_id: str | None = None
         self.started = False
         """Whether the response has begun."""
+        self.ran = False
+        """Whether a run was asked for."""
         self.also: Mapping[str, str] = {}
         """More headers for the response, whatever it is."""
         self.scope: Scope = {**scope, _KEY: self}

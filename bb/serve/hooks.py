@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from bb.serve.answering import scoped
+from bb.ids import scoped
 from bb.serve.exchange import Exchange
+from bb.serve.problems import Refused
 
 if TYPE_CHECKING:
     from bb.app import App
@@ -24,16 +25,20 @@ _CREDENTIAL: Final = re.compile(
 )
 
 
-def hooks(app: App, tenant_of: Callable[[Request], Awaitable[str | None]]) -> Route:
-    """The route on which an app's webhooks are called."""
+def hooks(app: App, started: Callable[[], bool], tenant_of: Callable[[Request], Awaitable[str | None]]) -> Route:
+    """The route on which an app's webhooks are called, once it was started: before, none of `on_start` is there yet."""
 
     async def call(request: Request) -> Response:
-        tenant = await tenant_of(request)
+        if not started():
+            raise Refused("the app was not started", 503, "not_started")
+        tenant, exchange = await tenant_of(request), Exchange.of(request)
+        body = await request.body()
+        exchange.ran = True
         fired = await app.fire(
             request.path_params["id"],
-            await request.body(),
+            body,
             kept(request.headers),
-            run_id=scoped(tenant, Exchange.of(request).run_id),
+            run_id=scoped(tenant or "", exchange.run_id),
             tenant=tenant,
         )
         if fired.answer is None:

@@ -68,19 +68,20 @@ class ClientGone(Exception):
     """Nobody is there any more to be answered."""
 
 
-def problem_of(error: Exception, run_id: str, *, debug: bool, resends: bool) -> Problem:
+def problem_of(error: Exception, run_id: str, *, debug: bool, resends: bool, ran: bool = True) -> Problem:
     """What went wrong, without what is nobody's business outside unless `debug`.
 
-    `resends` tells whether a client that just sends its request again does no harm: it goes on with the same run.
+    `resends` tells whether a client that just sends its request again does no harm: it goes on with the same run. `ran`
+    tells whether a run was asked for by then, which may be what failed.
     """
-    problem = _problem(error, run_id, debug)
+    problem = _problem(error, run_id, debug, "run" if ran else "request")
     if resends or problem.status < 429 or isinstance(error, Refused | HTTPException):
         return problem
     # official clients send it again by themselves, and what was done would be done twice
     return evolve(problem, headers={**problem.headers, "X-Should-Retry": "false"})
 
 
-def _problem(error: Exception, run_id: str, debug: bool) -> Problem:
+def _problem(error: Exception, run_id: str, debug: bool, what: str) -> Problem:
     code = _WORDS.sub("_", type(error).__name__).lower()
     again = f"send the same request again with X-Run-Id: {run_id}"
     match error:
@@ -117,8 +118,8 @@ def _problem(error: Exception, run_id: str, debug: bool) -> Problem:
         case InvalidId() | InvalidInput() | NotSavable() if _is_of_request(error):
             return Problem(400, str(error), code)
         case _:
-            told = f"{type(error).__name__}: {error}" if debug else "the run failed"
-            return Problem(500, f"{told} (run {run_id})", code if debug else "run_failed")
+            told = f"{type(error).__name__}: {error}" if debug else f"the {what} failed"
+            return Problem(500, f"{told} (run {run_id})", code if debug else f"{what}_failed")
 
 
 def _final(status: int, message: str, code: str) -> Problem:

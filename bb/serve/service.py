@@ -17,12 +17,12 @@ from starlette.types import Receive, Scope, Send
 
 from bb.engine.plan import Plan
 from bb.engine.runs.trail import Trail
-from bb.errors import BBError, UnknownFlow, UnknownRun, WiringError
-from bb.ids import check_id
+from bb.errors import BBError, InvalidId, UnknownFlow, UnknownRun, WiringError
+from bb.ids import check_id, check_tenant, scoped
 from bb.logs import error as log_error
 from bb.logs import warning
 from bb.serve.access import Authorize, Tenant, check_site, refusal, settled
-from bb.serve.answering import Order, begun, check_tenant, frames, scoped, whole
+from bb.serve.answering import Order, begun, frames, whole
 from bb.serve.anthropic import AnthropicWire
 from bb.serve.exchange import Bodies, Exchange, too_late, unless_gone
 from bb.serve.hooks import hooks
@@ -55,6 +55,7 @@ class Service:
         plans: Mapping[str, Plan],
         trail: Callable[[str], Trail],
         run_of_turn: Callable[[str, str], Awaitable[str | None]],
+        started: Callable[[], bool],
         *,
         authorize: Authorize | None = None,
         tenant: Tenant | None = None,
@@ -76,6 +77,8 @@ class Service:
         self._plans = plans
         self._trail = trail
         self._run_of_turn = run_of_turn
+        self._started = started
+        self._warned = False
         self._authorize = authorize
         self._tenant = tenant
         self._max_body = max_body
@@ -91,8 +94,9 @@ class Service:
                 Route("/v1/chat/completions", self._completions, methods=["POST"]),
                 Route("/v1/messages", self._messages, methods=["POST"]),
                 Route("/v1/models", self._models, methods=["GET"]),
+                Route("/v1/models/{id:path}", self._model, methods=["GET"]),
                 Route("/v1/runs/{run_id}/events", self._events, methods=["GET"]),
-                hooks(app, self._tenant_of),
+                hooks(app, started, self._tenant_of),
                 *(inspector.routes(self.follow) if inspector is not None else ()),
             ],
             redirect_slashes=False,
@@ -147,7 +151,8 @@ class Service:
             exchange.read_ids()
             if self.is_closing:
                 raise too_late()
-            refused = await refusal(self._authorize, Request(exchange.scope, exchange.receive))
+            self._check_started()
+            refused = await refusal("authorize", self._authorize, Request(exchange.scope, exchange.receive))
             exchange.rewind()
             await (refused or self._router)(exchange.scope, exchange.receive, exchange.send)
         except (ClientGone, ClientDisconnect):  # nobody reads it, but middleware wants a response
@@ -155,14 +160,22 @@ class Service:
         except Exception as error:
             if exchange.started:
                 raise
-            wire: Wire = _ANTHROPIC if "/v1/messages" in scope["path"] else _OPENAI
+            wire = _wire_of(exchange)
             problem = self._explained(error, exchange, None)
             response = _json(wire.problem(problem, exchange.run_id), problem.status, problem.headers)
             await response(exchange.scope, exchange.receive, exchange.send)
 
+    def _check_started(self) -> None:
+        """Say once that nothing will be started later: timetables, reminders and what a crash cut off."""
+        if not self._warned and not self._started():
+            self._warned = True
+            log_error(
+                "the app was not started: pass lifespan=service.lifespan to the application that it is mounted in"
+            )
+
     def _explained(self, error: Exception, exchange: Exchange, plan: Plan | None) -> Problem:
         resends = exchange.named or (plan is not None and not plan.durable)
-        problem = problem_of(error, exchange.run_id, debug=self._debug, resends=resends)
+        problem = problem_of(error, exchange.run_id, debug=self._debug, resends=resends, ran=exchange.ran)
         log = log_error if problem.status == 500 else warning
         flow = plan.name if plan is not None else getattr(error, "flow", "")
         log(
@@ -188,10 +201,11 @@ class Service:
         asked = _read(wire, await request.body())
         plan = self._routed(asked.input.request.model)
         tenant = await self._tenant_of(request)
-        session_id = None if exchange.session_id is None else scoped(tenant, exchange.session_id)
-        order = Order(
-            plan, asked, exchange, scoped(tenant, exchange.run_id), session_id, self._detach, self._wait, tenant
-        )
+        owner = tenant or ""
+        session_id = None if exchange.session_id is None else scoped(owner, exchange.session_id)
+        run_id = scoped(owner, exchange.run_id)
+        exchange.ran = True
+        order = Order(plan, asked, exchange, run_id, session_id, self._detach, self._wait, tenant)
         try:
             response = await (self._streamed if asked.stream else self._whole)(request, wire, order)
         except ClientGone:
@@ -222,41 +236,52 @@ class Service:
 
     async def _models(self, _request: Request) -> Response:
         ids = sorted(self._plans, key=lambda flow: (flow != self._default, flow))
-        models = [
-            {
-                "id": id,
-                "object": "model",
-                "created": 0,
-                "owned_by": "bb",
-                # the same list as the other wire knows it
-                "type": "model",
-                "display_name": id,
-                "created_at": "1970-01-01T00:00:00Z",
-                "durable": self._plans[id].durable,
-            }
-            for id in ids
-        ]
+        models = [self._told_of(id) for id in ids]
         first, last = (ids[0], ids[-1]) if ids else (None, None)
         return _json({"object": "list", "data": models, "has_more": False, "first_id": first, "last_id": last})
 
+    async def _model(self, request: Request) -> Response:
+        id = request.path_params["id"]
+        if id not in self._plans:
+            raise self._no_model(id)
+        return _json(self._told_of(id))
+
+    def _told_of(self, id: str) -> dict[str, object]:
+        """A flow as a model, as both wires know one."""
+        return {
+            "id": id,
+            "object": "model",
+            "created": 0,
+            "owned_by": "bb",
+            "type": "model",
+            "display_name": id,
+            "created_at": "1970-01-01T00:00:00Z",
+            "durable": self._plans[id].durable,
+        }
+
+    def _no_model(self, id: str) -> Refused:
+        return Refused(f"no model {quoted(id)}: there is {_named(self._plans)}", 404, "model_not_found")
+
     async def _events(self, request: Request) -> Response:
-        exchange, tenant = Exchange.of(request), await self._tenant_of(request)
+        exchange, tenant = Exchange.of(request), await self._tenant_of(request) or ""
         run_id = exchange.run_id = check_id(request.path_params["run_id"], "run id")
         kept_as = scoped(tenant, run_id)
         if exchange.session_id is not None:
             kept_as = await self._run_of_turn(scoped(tenant, exchange.session_id), run_id) or kept_as
-        return await self.follow(request, run_id, kept_as)
+        return await self.follow(request, run_id, kept_as, tenant)
 
-    async def follow(self, request: Request, run_id: str, kept_as: str) -> Response:
+    async def follow(self, request: Request, run_id: str, kept_as: str, tenant: str | None = None) -> Response:
         """The events of a run, which the client knows by `run_id`, from where the client left off.
 
         Raises:
-            UnknownRun: it is not kept.
+            UnknownRun: it is not kept, or not of the tenant, if one is given; an empty one has those of nobody.
         """
         await request.body()  # none is meant: whatever is wrong with one is said before the stream begins
         after = _position(request.headers.get("last-event-id"), run_id)
         trail = self._trail(kept_as)
         news = [one for one in await trail.more() if one[0] > after]
+        if tenant is not None and trail.tenant not in (None, tenant):
+            raise UnknownRun(f"run {run_id} is not kept")  # as if there were none
         if not news and await trail.is_over():
             return Response(status_code=204)  # which tells a browser not to come again
         return self._stream(self._told(trail, news, after, run_id), nullcontext())
@@ -296,13 +321,17 @@ class Service:
         only = next(iter(self._plans)) if len(self._plans) == 1 else None
         plan = self._plans.get(model) or self._plans.get(self._default or only or "")
         if plan is None:
-            raise Refused(f"no model {quoted(model)}: there is {_named(self._plans)}", 404, "model_not_found")
+            raise self._no_model(model)
         return plan
 
     async def _tenant_of(self, request: Request) -> str | None:
         if self._tenant is None:
             return None
-        return check_tenant(await settled(self._tenant(request)))
+        tenant = await settled(self._tenant(request))
+        try:
+            return check_tenant(tenant)
+        except InvalidId as error:  # no fault of who asks
+            raise WiringError(f"tenant returned what is none: {error}") from error
 
 
 def _read(wire: Wire, body: bytes) -> Asked:
@@ -316,6 +345,13 @@ def _read(wire: Wire, body: bytes) -> Asked:
 
 def _named(plans: Mapping[str, Plan]) -> str:
     return ", ".join(sorted(plans)) or "none"
+
+
+def _wire_of(exchange: Exchange) -> Wire:
+    """How the client of a request is told of an error: of models both kinds of clients ask in one place."""
+    path = exchange.scope["path"]
+    speaks = "/v1/messages" in path or ("/v1/models" in path and "anthropic-version" in exchange.headers)
+    return _ANTHROPIC if speaks else _OPENAI
 
 
 def _position(last: str | None, run_id: str) -> int:

@@ -15,6 +15,7 @@ from bb.errors import OpFailed, Unbound, WiringError
 from bb.flows.refs import ref
 from bb.flows.tree import All, AnyFlow, Assert, Bind, Each, Emit, Memo, Peek, Repeat, Return, Unless, When
 from bb.ops import Viewed, op
+from bb.place import current_place
 from tests.conformance.acts import Acts, durable, plain
 from tests.trials.kit import Disk, cut_off, until
 
@@ -242,13 +243,20 @@ class Slow:
     """An op that takes its time, counts how often it was begun, and may fail or be asked to wait for something else."""
 
     def __init__(self) -> None:
-        self.begun = 0
+        self.runs: list[str] = []
+        """The runs that began it."""
         self.failures = 0
         self.meanwhile: Callable[[], Awaitable[object]] = asyncio.Event().wait
         self.op = op(effects=["network"])(self.slow)
 
+    @property
+    def begun(self) -> int:
+        return len(self.runs)
+
     async def slow(self, text: str) -> str:
-        self.begun += 1
+        place = current_place()
+        assert place is not None
+        self.runs.append(place.run_id)
         if self.failures:
             self.failures -= 1
             await asyncio.sleep(0.02)
@@ -279,16 +287,17 @@ async def test_case_17_if_the_first_fails_or_is_cancelled_the_next_computes_it(d
     slow = Slow()
     slow.failures = 1
     app = disk.app(durable(Memo("x", slow.op("a")), Return(ref("x"))))
-    runs = [asyncio.ensure_future(app.run("f", session_id="s", run_id=f"r{n}")) for n in range(4)]
+    runs = {id: asyncio.ensure_future(app.run("f", session_id="s", run_id=id)) for id in ("r0", "r1", "r2", "r3")}
+    await until(lambda: slow.begun == 2)  # in which order they come is not said
+    first, second = slow.runs
     with pytest.raises(OpFailed):
-        await runs[0]
-    await until(lambda: slow.begun == 2)
-    runs[1].cancel()  # it is computing, and will never end by itself
+        await runs.pop(first)
+    runs[second].cancel()  # it is computing, and will never end by itself
     slow.meanwhile = resting
 
     with pytest.raises(asyncio.CancelledError):
-        await runs[1]
-    assert [(await run).value for run in runs[2:]] == ["a done"] * 2
+        await runs.pop(second)
+    assert [(await run).value for run in runs.values()] == ["a done"] * 2
     assert slow.begun == 3
 
 

@@ -247,3 +247,18 @@ def test_the_demo_in_the_readme_is_real(tmp_path: Path) -> None:
     # how much was heard before the kill, and when the reminder came, are not the same each time
     assert expected[0].startswith(real[0][:-20]) or real[0].startswith(expected[0][:-20])
     assert sorted(real[2].splitlines()) == sorted(expected[2].splitlines())
+
+
+def test_the_demo_ends_when_nobody_reads_it_any_more(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", str(SCRIPT), "--demo"]
+    demo = subprocess.Popen(
+        command, cwd=tmp_path, env=environment(PYTHONUNBUFFERED="1"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert demo.stdout is not None
+    try:
+        assert demo.stdout.readline().startswith(b"> remember")
+        demo.stdout.close()  # as `head -1` does
+        assert demo.wait(60) != 0  # it waits for its server, so that one has ended too
+    finally:
+        demo.kill()
+        demo.wait()

@@ -6,15 +6,19 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import httpx2
 import pytest
 import structlog
+from anthropic import AsyncAnthropic
+from anthropic import NotFoundError as AnthropicNotFoundError
+from openai import AsyncOpenAI, NotFoundError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 import bb
 from bb.flows.tree import Await, Emit
-from tests.serve.kit import PATHS, agent, body_of, error_of
+from tests.serve.kit import PATHS, agent, body_of, error_of, serving
 from tests.serve.stage import app_of, asgi, durable, hello
 
 Check = Callable[[Request], Any]
@@ -69,6 +73,31 @@ async def test_who_is_not_authorised_gets_nowhere(method: str, path: str, author
         error_of(path, answer)
         assert "a bug" not in answer.text
     assert (answer.headers.get("www-authenticate") == "Bearer") is (status == 401)
+
+
+async def _forgot(request: Request) -> Any:
+    await request.body()
+
+
+@pytest.mark.parametrize("authorize", [lambda _: None, _forgot])
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_hook_that_forgets_to_return_lets_nobody_in(path: str, authorize: Check) -> None:
+    app = app_of(durable(hello))
+    with structlog.testing.capture_logs() as logs:
+        async with asgi(app.asgi(authorize=authorize)) as http:
+            answer = await http.post(path, json=body_of(path, "hi"), headers={"X-Run-Id": "r"})
+    assert error_of(path, answer)[::2] == (500, "the request failed (run r)") and not await app.runs()
+    assert [log["error"] for log in logs if log["event"] == "a request failed" and log["log_level"] == "error"] == [
+        "WiringError: authorize returned None: return True to let the request in"
+    ]
+
+
+async def test_what_a_hook_raises_is_told_as_a_fault_of_the_request_before_there_is_a_run() -> None:
+    async with asgi(app_of(durable(hello)).asgi(authorize=raising(ValueError("a bug")))) as http:
+        for method, path in (("POST", PATHS[0]), ("POST", "/v1/hooks/w"), ("GET", "/v1/runs/r/events")):
+            answer = await http.request(method, path, headers={"X-Run-Id": "r"})
+            assert error_of(path, answer)[::2] == (500, "the request failed (run r)")
+            assert answer.json()["error"]["code"] == "request_failed"
 
 
 async def test_who_is_authorised_may_have_had_the_body_read() -> None:
@@ -153,6 +182,23 @@ async def test_tenants_do_not_see_each_others_conversations() -> None:
 async def test_a_tenant_that_is_none_is_the_sites_fault(tenant: Any) -> None:
     async with asgi(app_of(durable(hello)).asgi(tenant=lambda _: tenant)) as http:
         assert (await http.post(PATHS[0], json=body_of(PATHS[0], "hi"))).status_code == 500
+
+
+async def test_a_model_is_told_alone_as_it_is_in_the_list() -> None:
+    async with serving(app_of(durable(hello, "one"), durable(hello, "two:b")).asgi()) as url:
+        async with httpx2.AsyncClient(base_url=url) as http:
+            listed = (await http.get("/v1/models")).json()["data"]
+            assert [(await http.get(f"/v1/models/{each['id']}")).json() for each in listed] == listed
+        async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as openai:
+            assert (await openai.models.retrieve("two:b")).owned_by == "bb"
+            with pytest.raises(NotFoundError) as unknown:
+                await openai.models.retrieve("gpt/9")
+            assert unknown.value.code == "model_not_found" and "one, two:b" in str(unknown.value)
+        async with AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as anthropic:
+            assert (await anthropic.models.retrieve("one")).display_name == "one"
+            with pytest.raises(AnthropicNotFoundError) as missing:
+                await anthropic.models.retrieve("claude")
+            assert error_of("/v1/messages", missing.value.response)[:2] == (404, "not_found_error")
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -84,6 +84,24 @@ def test_a_service_is_served_as_it_is(shop: str, served: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--inspector"], "--inspector"),
+        (["--debug"], "--debug"),
+        (["--default", "f"], "--default"),
+        (["--grace", "5"], "--grace"),
+        (["--debug", "--inspector"], "--debug, --inspector"),
+    ],
+)
+def test_what_asgi_was_to_be_told_is_not_swallowed(
+    shop: str, options: list[str], named: str, served: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", f"{shop}:service", *options]) == 2 and not served
+    told = f"bb: {named} is for a bb.App; {shop}:service is made by asgi(): say it there\n"
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize(
     ("place", "told"),
     [
         ("shop_of_test", "module:app"),

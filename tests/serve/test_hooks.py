@@ -11,15 +11,17 @@ from typing import Any
 import httpx2
 import pytest
 import structlog
+from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
+from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
 import bb
 from bb.serve import Service
 from tests.crashes.processes import until
 from tests.serve.kit import Site, agent, body_of, serving
-from tests.serve.stage import Stage, asgi, raw
+from tests.serve.stage import Stage, app_of, asgi, durable, hello, raw
 from tests.timetable import Timetable, later, rest
 
 
@@ -298,6 +300,33 @@ async def test_a_turn_of_a_tenants_conversation_is_the_tenants(time: Timetable, 
         with pytest.raises(bb.UnknownWebhook):
             await app.fire("w", b"", {}, tenant="b")
         assert (await app.fire("w", b"", {}, tenant="a")).answer == ("a" if answers else None)
+
+
+# --- an app that was not started ---
+
+
+async def test_an_app_that_is_mounted_without_its_lifespan_says_so_once_and_takes_no_call() -> None:
+    app = app_of(durable(hello))
+    app.on_start(later(bb.Webhook("w", agent(hello), bb.Respond()), id="site"))
+    service = app.asgi()
+    mounted = Starlette(routes=[Mount("/ai", service)])
+    path = "/v1/chat/completions"
+    with structlog.testing.capture_logs() as logs:
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(mounted), base_url="http://site/ai") as http:
+            assert (await http.post(path[1:], json=body_of(path, "hi", "f"))).status_code == 200
+            refused = await http.post("v1/hooks/w")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_started")
+    told = [log for log in logs if "lifespan=service.lifespan" in log["event"]]
+    assert len(told) == 1 and told[0]["log_level"] == "error"
+
+    served = app.asgi()
+    with structlog.testing.capture_logs() as logs:
+        async with (
+            serving(Starlette(routes=[Mount("/ai", served)], lifespan=served.lifespan)) as url,
+            httpx2.AsyncClient(base_url=url) as http,
+        ):
+            assert (await http.post("/ai/v1/hooks/w")).status_code == 200
+    assert not [log for log in logs if log["log_level"] == "error"]
 
 
 # --- a call that comes again ---

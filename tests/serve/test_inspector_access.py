@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import structlog
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -80,7 +81,7 @@ async def test_who_comes_from_elsewhere_is_refused_whatever_host_is_named(page: 
 
 
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.parametrize("verdict", [False, Response(status_code=401), None, True])
+@pytest.mark.parametrize("verdict", [False, Response(status_code=401), True])
 async def test_a_hook_is_asked_wherever_the_request_comes_from(page: str, verdict: Any) -> None:
     asked: list[str] = []
 
@@ -94,7 +95,19 @@ async def test_a_hook_is_asked_wherever_the_request_comes_from(page: str, verdic
         status = (await http.get(page)).status_code
         assert (await http.get("/v1/models")).status_code == 200
     assert asked == [page.partition("?")[0]]
-    assert status in ((403,) if verdict is False else (200, 204) if verdict in (None, True) else (401,))
+    assert status in ((403,) if verdict is False else (200, 204) if verdict is True else (401,))
+
+
+@pytest.mark.parametrize("page", PAGES)
+async def test_a_hook_that_forgets_to_return_lets_nobody_in(page: str) -> None:
+    async def hook(request: Request) -> Any:
+        await request.body()
+
+    with structlog.testing.capture_logs() as logs:
+        async with local((await made()).asgi(inspector=hook)) as http:
+            status, _, message = error_of("", await http.get(page))
+    assert status == 500 and message.startswith("the request failed")
+    assert any("inspector returned None: return True" in log.get("error", "") for log in logs)
 
 
 async def test_who_asks_about_all_requests_is_asked_first() -> None:
@@ -104,9 +117,9 @@ async def test_who_asks_about_all_requests_is_asked_first() -> None:
         asked.append("everyone")
         return request.headers.get("authorization") != "none"
 
-    def operators(request: Request) -> Response | None:
+    def operators(request: Request) -> Response | bool:
         asked.append("operators")
-        return None if request.headers.get("authorization") == "operator" else RedirectResponse("/login")
+        return request.headers.get("authorization") == "operator" or RedirectResponse("/login")
 
     app = await made()
     async with httpx2.AsyncClient(
@@ -126,8 +139,9 @@ async def test_who_asks_about_all_requests_is_asked_first() -> None:
 async def test_a_hook_may_read_the_body_of_an_action() -> None:
     bodies: list[bytes] = []
 
-    async def hook(request: Request) -> None:
+    async def hook(request: Request) -> bool:
         bodies.append(await request.body())
+        return True
 
     async with local((await made()).asgi(inspector=hook)) as http:
         answer = await http.post(ACTIONS[2], json={"source": "user", "payload": "x"})
@@ -138,7 +152,7 @@ async def test_with_tenants_somebody_has_to_say_who_sees_the_runs_of_all() -> No
     app = app_of(durable(hello))
     with pytest.raises(bb.WiringError, match="every tenant"):
         app.asgi(tenant=lambda _: "acme", inspector=True)
-    async with local(app.asgi(tenant=lambda request: request.headers["x-who"], inspector=lambda _: None)) as http:
+    async with local(app.asgi(tenant=lambda request: request.headers["x-who"], inspector=lambda _: True)) as http:
         for who in ("acme", "bolt"):
             headers = {"X-Who": who, "X-Run-Id": "same"}
             assert (await http.post(PATHS[0], json=body_of(PATHS[0], "hi"), headers=headers)).status_code == 200

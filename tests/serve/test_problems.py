@@ -11,7 +11,8 @@ import bb
 from bb.errors import GraphChanged
 from bb.serve.anthropic import AnthropicWire
 from bb.serve.openai import OpenAIWire
-from bb.serve.problems import Refused, problem_of
+from bb.serve.problems import Problem, Refused, problem_of
+from bb.serve.wire import Asked
 
 ERRORS: list[tuple[Exception, int, str, str]] = [
     (Refused("no"), 400, "invalid_request", "no"),
@@ -55,8 +56,32 @@ def test_an_error_has_a_status_and_says_what_to_do(error: Exception, status: int
     theirs = OpenAIWire().problem(problem, "r")["error"]
     others = AnthropicWire().problem(problem, "r")
     assert isinstance(theirs, dict) and theirs["type"] == ("server_error" if status >= 500 else "invalid_request_error")
-    kind = "api_error" if status >= 500 else "invalid_request_error"
+    kinds = {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
+    kind = kinds.get(status, "api_error" if status >= 500 else "invalid_request_error")
     assert others == {"type": "error", "error": {"type": kind, "message": problem.message}, "request_id": "r"}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (403, "permission_error"),
+        (404, "not_found_error"),
+        (409, "invalid_request_error"),
+        (413, "request_too_large"),
+        (415, "invalid_request_error"),
+        (429, "rate_limit_error"),
+        (500, "api_error"),
+        (503, "api_error"),
+        (529, "overloaded_error"),
+    ],
+)
+def test_the_type_of_an_error_follows_its_status(status: int, kind: str) -> None:
+    problem = Problem(status, "no", "no")
+    assert AnthropicWire().problem(problem, "r")["error"] == {"type": kind, "message": "no"}
+    said = AnthropicWire().voice(Asked(bb.Input(), stream=True), "f").fail(problem)
+    assert f'"type":"{kind}"' in said[-1].data
 
 
 def test_a_client_is_asked_to_wait_for_whole_seconds() -> None:

@@ -49,7 +49,7 @@ async def test_case_96_an_id_that_is_sent_twice_is_refused() -> None:
     ],
 )
 async def test_case_96_every_response_repeats_the_run_id(method: str, path: str, status: int) -> None:
-    async with asgi(app_of(durable(hello)).asgi()) as http:
+    async with app_of(durable(hello)) as app, asgi(app.asgi()) as http:
         answer = await http.request(method, path, headers={"X-Run-Id": "mine", "X-Session-Id": "s"})
     assert answer.status_code == status and answer.headers["x-run-id"] == "mine"
     assert answer.headers["x-session-id"] == "s"
@@ -128,7 +128,8 @@ async def test_a_body_over_the_limit_is_refused(path: str, chunked: bool) -> Non
         body = json.dumps(body_of(path, "x" * 100_000)).encode()
         answer = await http.post(path, content=pieces(body) if chunked else body, headers={"X-Run-Id": "mine"})
         status, type_, message = error_of(path, answer)
-        assert (status, type_) == (413, "invalid_request_error") and "1,000 bytes" in message
+        kind = "request_too_large" if path == "/v1/messages" else "invalid_request_error"
+        assert (status, type_) == (413, kind) and "1,000 bytes" in message
         assert answer.headers["x-run-id"] == "mine"
         assert (await http.post(path, json=body_of(path, "x" * 500))).status_code == 200
 

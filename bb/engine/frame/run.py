@@ -21,6 +21,7 @@ from bb.engine.memory.journal import Journal
 from bb.engine.plan import Plan
 from bb.errors import WiringError, root_of
 from bb.flows.tree import Trigger
+from bb.ids import session_of
 from bb.logs import warning
 from bb.messages import NO_USAGE, Input, Usage
 from bb.record import Record
@@ -151,7 +152,7 @@ class Run:
     @property
     def has_session(self) -> bool:
         """Whether the run belongs to a session that outlives it."""
-        return self.session_id != self.run_id
+        return self.session_id != session_of(self.tenant, self.run_id)
 
     @property
     def fingerprint(self) -> str:

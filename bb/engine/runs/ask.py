@@ -9,7 +9,8 @@ from attrs import field, frozen
 
 from bb.engine.plan import Plan
 from bb.errors import InputConflict, Interrupted, RunCancelled, RunExpired, RunIdInUse
-from bb.log import Origin
+from bb.ids import session_of
+from bb.log import History, Origin, tenant_of
 from bb.messages import Input
 
 
@@ -24,8 +25,8 @@ class Ask:
     """What symbols held where a trigger was reached, whose body this is."""
     depth: int = 0
     """How many triggers led to it, one started by the other."""
-    tenant: str = ""
-    """Whose run it is, where there are tenants."""
+    tenant: str | None = None
+    """Whose run it is; empty: nobody's. None, for who acts on runs of all: whose it was begun as."""
     starting: bool = False
     """Whether it is run because the app starts."""
     run_id: str
@@ -44,6 +45,11 @@ class Ask:
     wait: timedelta = timedelta(seconds=60)
     """How long to wait for another process that runs it."""
 
+    @property
+    def session(self) -> str:
+        """The session of a run that starts so; by default one of its own."""
+        return self.session_id or session_of(self.tenant or "", self.run_id)
+
 
 def was_cancelled(run_id: str, flow: str) -> RunCancelled:
     """What the callers of a cancelled run get."""
@@ -57,6 +63,22 @@ def in_use(ask: Ask, flow: str) -> RunIdInUse:
         flow=ask.plan.name,
         remedy="use another run id, or give the old run up with replace=True",
     )
+
+
+def of_another(ask: Ask) -> RunIdInUse:
+    """The run belongs to another tenant, of which no more is told."""
+    return RunIdInUse(f"run id {ask.run_id} belongs to another tenant", flow=ask.plan.name, remedy="use another run id")
+
+
+def check_tenant_of(ask: Ask, history: History) -> None:
+    """Refuse a run of another tenant, before anything of it shows.
+
+    Raises:
+        RunIdInUse: it is one.
+    """
+    started = history.started
+    if started is not None and ask.tenant not in (None, tenant_of(started.given)):
+        raise of_another(ask)
 
 
 def other_input(ask: Ask) -> InputConflict:

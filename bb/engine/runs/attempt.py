@@ -47,8 +47,9 @@ class Attempts:
         started = history.started
         assert started is not None
         live.fingerprint, live.session_id = started.fingerprint, started.session
-        live.begin()
         given = load_given(started.given, walker.codec)
+        live.tenant = given.tenant
+        live.begin()
         run = walker.new_run(
             evolve(
                 ask,

@@ -29,6 +29,8 @@ class Live:
         self.fingerprint = fingerprint
         self.detached = detached
         self.session_id: str | None = None
+        self.tenant: str | None = None
+        """Whose it is; until it has begun, whose its first caller says that it is."""
         self.delivery = Delivery(run_id)
         self.cancel_asked = False
         self._lost: Fenced | None = None
@@ -53,6 +55,11 @@ class Live:
         """It was let in: from now on it can fail, but not be refused."""
         if not self._begun.done():
             self._begun.set_result(True)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was let in already."""
+        return self._begun.done()
 
     async def begun(self) -> bool:
         """Wait until it was let in; False: it ended before."""

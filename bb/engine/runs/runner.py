@@ -16,7 +16,16 @@ from bb.codec import Codec
 from bb.engine.frame.envelope import Envelope
 from bb.engine.outcome import Outcome
 from bb.engine.plan import Known
-from bb.engine.runs.ask import Ask, expired, in_use, not_waiting, other_input, was_cancelled
+from bb.engine.runs.ask import (
+    Ask,
+    check_tenant_of,
+    expired,
+    in_use,
+    not_waiting,
+    of_another,
+    other_input,
+    was_cancelled,
+)
 from bb.engine.runs.attempt import Attempts
 from bb.engine.runs.leases import LEASE_SECONDS, Leases, Tenure
 from bb.engine.runs.live import Live
@@ -156,7 +165,11 @@ class Runner:
         mine = self._mine()
         with mine.lock:
             live = mine.live.get(ask.run_id) if ask.plan.durable else None
-            if live is not None and not live.ended and not live.dead and not ask.replace:
+            going = live is not None and not live.ended and not live.dead
+            theirs = live is not None and ask.tenant not in (None, live.tenant)
+            if live is not None and going and theirs and live.has_begun:
+                raise of_another(ask)
+            if live is not None and going and not ask.replace:
                 if live.flow != ask.plan.name:
                     raise in_use(ask, live.flow)
                 place = current_place()
@@ -168,12 +181,13 @@ class Runner:
                     )
                 if print_ is not None and live.fingerprint is not None and print_ != live.fingerprint:
                     raise other_input(ask)
-                # one whose input is not known yet, or that is winding down, is not joined: its lease orders the two
-                if (print_ is None or live.fingerprint is not None) and live.enter():
+                # one of which it is not known yet whose it is or with what input, or that is winding down, is not
+                # joined: its lease orders the two
+                if not theirs and (print_ is None or live.fingerprint is not None) and live.enter():
                     live.detached = live.detached or ask.detach
                     return live
             live = Live(ask.run_id, ask.plan.name, print_, ask.detach)
-            live.session_id = ask.session_id
+            live.session_id, live.tenant = ask.session_id, ask.tenant
             live.enter()
             if ask.plan.durable:
                 mine.live[ask.run_id] = live
@@ -317,6 +331,7 @@ class Runner:
         stream, old = run_stream(ask.run_id), History(ask.run_id)
         with contextlib.suppress(CorruptRecord):  # what cannot be read can still be given up
             old.read(await self.store.read(stream))
+        check_tenant_of(ask, old)
         await self.sessions.close(old, lease, over=True)
         await self.store.delete(stream, lease)
         await self.store.delete(control_stream(ask.run_id))
@@ -345,6 +360,7 @@ class Runner:
 
     async def _admit(self, ask: Ask, history: History, lease: Lease | None) -> None:
         """Refuse what is not this run, and drop it if it outlived its ttl."""
+        check_tenant_of(ask, history)
         ended, started = history.ended, history.started
         flow = started.flow if started is not None else ended.flow if ended is not None else ask.plan.name
         if flow != ask.plan.name:

@@ -18,7 +18,7 @@ from bb.cron import next_time
 from bb.engine.frame.run import Reached
 from bb.engine.outcome import Fired, JobInfo
 from bb.engine.plan import Plan
-from bb.engine.runs.ask import Ask, in_use, other_input
+from bb.engine.runs.ask import Ask, check_tenant_of, in_use, other_input
 from bb.engine.runs.runner import Runner
 from bb.errors import BBError, UnknownWebhook, WiringError
 from bb.flows.tree import At, Every, Trigger, Webhook
@@ -276,6 +276,7 @@ class Scheduler:
         """
         history = History(ask.run_id)
         history.read(await self._store.read(run_stream(ask.run_id)))
+        check_tenant_of(ask, history)
         if (started := history.started) is not None:
             if started.flow != ask.plan.name:
                 raise in_use(ask, started.flow)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Final, cast
@@ -14,9 +15,9 @@ from bb.codec import fingerprint
 from bb.engine.memory.mailbox import answer, given_to
 from bb.engine.outcome import Outcome, SessionTurn
 from bb.engine.plan import Plan
-from bb.engine.runs.ask import Ask, other_input
+from bb.engine.runs.ask import Ask, check_tenant_of, other_input
 from bb.engine.runs.conversations import Begun, Conversations, run_of
-from bb.errors import InputConflict, InvalidInput, NotWaiting, WiringError
+from bb.errors import CorruptRecord, InputConflict, InvalidInput, NotWaiting, WiringError
 from bb.flows.tree import DurableFlow
 from bb.ids import fresh_id
 from bb.log import Forgotten, Given, History, moment
@@ -214,6 +215,8 @@ class Session:
         Raises:
             StoreError: the store failed.
         """
+        with suppress(CorruptRecord):  # what cannot be read can still be given up
+            await self._found()
         await self._conversations.abandon(self.session_id, self.flow)
 
     # --- starting ---
@@ -222,6 +225,7 @@ class Session:
         """The turn and the run of a start: those of an earlier one that it repeats, or new ones on record."""
         while True:
             begun = await self._conversations.begun(self.session_id, self.flow)
+            self._checked(begun.history if begun is not None else None)
             if turn is not None:
                 run_id = run_of(self.session_id, self.flow, turn)
                 if (begun is not None and begun.run_id == run_id) or await self._history(run_id) is not None:
@@ -317,7 +321,7 @@ class Session:
     async def _found(self) -> History | None:
         """The run of the conversation that is open, or else of the last one that began here."""
         begun = await self._conversations.begun(self.session_id, self.flow)
-        last = begun.history if begun is not None else None
+        last = self._checked(begun.history) if begun is not None else None
         if last is not None and last.ended is None:
             return last
         for row in reversed(await self._conversations.parked(self.session_id)):
@@ -328,7 +332,12 @@ class Session:
         return last
 
     async def _history(self, run_id: str) -> History | None:
-        return await self._conversations.history(run_id)
+        return self._checked(await self._conversations.history(run_id))
+
+    def _checked(self, history: History | None) -> History | None:
+        if history is not None:
+            check_tenant_of(self._ask(history.run_id), history)
+        return history
 
     def _ask(
         self, run_id: str, given: Given | None = None, opening: Callable[[], Awaitable[None]] | None = None

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from bb.clock import Clock
 from bb.codec import Codec
-from bb.log import History
+from bb.ids import session_of
+from bb.log import History, tenant_of
 from bb.stores.base import Lease, Store
 from bb.stores.memory import MemStore
 
@@ -93,7 +94,7 @@ class Sessions:
         from bb.engine.memory.session_rows import SessionRows
 
         session_id = history.started.session
-        dropped = over and session_id == history.run_id
+        dropped = over and session_id == session_of(tenant_of(history.started.given), history.run_id)
         rows = SessionRows(self._store, self._codec, self._clock, session_id, lambda: lease, self._streams)
         if not dropped:
             parked = history.parked.path if history.parked is not None and not history.failed else None

@@ -39,6 +39,7 @@ from bb.log import (
     load_delta,
     moment,
     run_stream,
+    tenant_of,
     tree_stream,
 )
 from bb.redaction import redacted
@@ -87,6 +88,12 @@ class Trail:
             self._changed = told is not None and told.kind == "durable.discarded"
         self._changed = False
         return out
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose run it is, once it was looked at; None: what is left of it does not tell."""
+        started = self._history.started
+        return None if started is None else tenant_of(started.given)
 
     async def is_over(self) -> bool:
         """Whether the run has ended, failed or parked, and nobody goes on with it."""

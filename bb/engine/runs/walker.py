@@ -57,10 +57,10 @@ class Walker:
         now = millis(self.clock.now())
         if history.started is not None:
             return Attempted(now, "recovery" if ask.recovery else "call")
-        given = Given(ask.input or Input(), ask.params, ask.symbols, ask.depth, ask.tenant)
+        given = Given(ask.input or Input(), ask.params, ask.symbols, ask.depth, ask.tenant or "")
         return Started(
             flow=ask.plan.name,
-            session=ask.session_id or ask.run_id,
+            session=ask.session,
             origin=ask.origin,
             at=now,
             fingerprint=print_ or given.fingerprint(self.codec),
@@ -131,7 +131,7 @@ class Walker:
         """The run that a caller asks for, as it is in memory."""
         return Run(
             run_id=ask.run_id,
-            session_id=ask.session_id or ask.run_id,
+            session_id=ask.session,
             plan=ask.plan,
             input=input,
             params=ask.params,
@@ -145,7 +145,7 @@ class Walker:
             fresh=ask.fresh,
             captured=ask.symbols,
             depth=ask.depth,
-            tenant=ask.tenant,
+            tenant=ask.tenant or "",
             starting=ask.starting,
             schedule=self.schedule,
             trees=self._trees,

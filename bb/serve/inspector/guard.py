@@ -57,7 +57,7 @@ class Guard:
         if request.method == "POST":
             _check_origin(request)
             receive = _again(await request.body(), receive)
-        refused = await refusal(self._authorize, request)
+        refused = await refusal("inspector", self._authorize, request)
         await (refused or self._app)(scope, receive, send)
 
 
