@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import ChainMap, Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from enum import Enum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
-
-from attrs import evolve
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack
 
 from bb.agents.agent import Agent
 from bb.agents.answer import Answer
-from bb.check import Problem, agents_of, check, ops_of, refuse
+from bb.check import Problem
 from bb.clock import Clock, SystemClock
 from bb.codec import Codec, Types
 from bb.engine.frame.envelope import Envelope
 from bb.engine.outcome import Delivery, Fired, JobInfo, Outcome, RunInfo, SessionTurn
-from bb.engine.plan import Known, Plan, prepare
 from bb.engine.runs.archive import Archive
 from bb.engine.runs.ask import Ask
 from bb.engine.runs.jobs import Jobs
 from bb.engine.runs.runner import Runner
 from bb.engine.runs.stream import STREAM_ADVICE, RunStream
-from bb.errors import InvalidInput, UnknownFlow, WiringError
+from bb.errors import InvalidInput, WiringError
 from bb.flows.tree import AnyFlow, DurableFlow, NamedFlow, Send
 from bb.ids import check_id, check_tenant, fresh_id, session_of
 from bb.log import Given
-from bb.logs import warning
 from bb.messages import Input, InputLike, to_input
 from bb.models.base import Model, check_model
 from bb.ops import Op, catalogue
 from bb.policy import Approver, Policy
+from bb.registry import Registry
 from bb.stores.base import Store
 from bb.stores.memory import MemStore
 from bb.trace import Event, Tracer
@@ -42,7 +38,7 @@ from bb.trace import Event, Tracer
 if TYPE_CHECKING:
     from bb.engine.runs.conversations import Conversations
     from bb.engine.runs.session import Session
-    from bb.serve import Authorize, Service, Tenant
+    from bb.serve import Authorize, Options, Service
     from bb.serve.inspector import Inspector, Recent
 
 
@@ -54,8 +50,6 @@ class Resume(Enum):
 
 RESUME: Final = Resume.RESUME
 """No new input: go on with the run, or start it with nothing if there is none."""
-
-_ADHOC: Final = 256  # flows that were run without being registered and are kept prepared
 
 
 class App:
@@ -111,29 +105,22 @@ class App:
         self.types: Types = Types()
         self.types.register(Answer, Delivery, Fired, JobInfo, Outcome, Problem, RunInfo, SessionTurn)
         """Classes that savepoints may hold; those of agents' schemas, and what bb itself hands out, are known already."""
-        self._known = Known(catalogue(ops, agents, senders), {})
-        self._register_ops(self._known.catalogue.ops.values())
+        self._flows = Registry(catalogue(ops, agents, senders), self.types, model)
         self.store: Store = store if store is not None else MemStore()
         self._clock: Clock = clock if clock is not None else SystemClock()
-        self._model = model
-        self._plans: dict[str, Plan] = {}
-        self._served: dict[str, Plan] = {}
-        self._bodies: dict[str, Plan] = {}
-        self._adhoc: OrderedDict[int, Plan] = OrderedDict()
         self._runner = Runner(
             store=self.store,
             codec=Codec(self.types, value_limit),
             clock=self._clock,
             tracer=trace,
             model=model,
-            envelope=Envelope(self._known.catalogue, policy if policy is not None else Policy(), approver),
-            known=lambda: self._known,
+            envelope=Envelope(self._flows.known.catalogue, policy if policy is not None else Policy(), approver),
+            known=lambda: self._flows.known,
             owner_nonce=fresh_id(),
             lease_seconds=lease.total_seconds(),
         )
-        plans = ChainMap(self._plans, self._bodies)
-        self._archive = Archive(self._runner, plans, retention)
-        self._jobs = Jobs(self._runner, self._archive, plans, self._bodies, workers)
+        self._archive = Archive(self._runner, self._flows.all, retention)
+        self._jobs = Jobs(self._runner, self._archive, self._flows.all, self._flows.bodies, workers)
 
     @cached_property
     def _conversations(self) -> Conversations:
@@ -152,27 +139,7 @@ class App:
             WiringError: a flow is wired wrongly; the message lists every error in it. Warnings are logged.
         """
         for flow in flows:
-            self._add(flow)
-            self._served[flow.id] = self._plans[flow.id]
-
-    def _add(self, *flows: NamedFlow | DurableFlow) -> None:
-        for flow in flows:
-            if not isinstance(flow, NamedFlow | DurableFlow):
-                raise WiringError(f"{flow!r} has no id", remedy="name it: flow.with_id(...)")
-            others = [plan.flow for id, plan in self._plans.items() if id != flow.id]
-            known = evolve(self._known, flows={**self._known.flows, flow.id: flow})
-            plan, before = self._prepare(flow, known, others), self._plans.get(flow.id)
-            if before is not None and before.flow != flow:
-                warning("a flow was replaced by another one of its id", flow=flow.id)
-            self._plans[flow.id] = plan
-            self._known = known
-            for id, plan in self._plans.items():
-                if plan.runs(flow.id):  # what runs this one runs the new one from now on
-                    self._plans[id] = prepare(plan.flow, known)
-            self._served.update({id: self._plans[id] for id in self._served})
-            self._bodies.clear()
-            for plan in self._plans.values():
-                self._bodies.update(plan.bodies)
+            self._flows.add(flow, served=True)
             self._jobs.registered(flow.id)
 
     def on_start(
@@ -197,49 +164,10 @@ class App:
             WiringError: a flow is wired wrongly.
         """
         given = Given(Input() if input is None else to_input(input), dict(params or {}))
-        self._add(*flows)
         for flow in flows:
+            self._flows.add(flow)
+            self._jobs.registered(flow.id)
             self._jobs.starters[flow.id] = given
-
-    def _prepare(self, flow: AnyFlow, known: Known, beside: Sequence[AnyFlow] = ()) -> Plan:
-        problems = check(flow, model=self._model, beside=beside, catalogue=known.catalogue, flows=known.flows)
-        refuse(flow, problems)
-        told = Counter(problem.code for problem in problems)
-        for problem in problems:
-            if places := told.pop(problem.code, 0):  # once per kind, however often it is met
-                warning(
-                    "a flow has a problem",
-                    code=problem.code,
-                    path=problem.path,
-                    places=places,
-                    message=problem.message,
-                )
-        for agent in agents_of(flow):
-            if agent.schema is not None:
-                self.types.register_annotations(agent.schema.type)
-        self._register_ops(ops_of(flow))
-        return prepare(flow, known)
-
-    def _register_ops(self, ops: Iterable[Op[Any, Any]]) -> None:
-        for op in ops:
-            self.types.register_annotations(op.returns)
-
-    def _plan(self, flow: str | AnyFlow) -> Plan:
-        if isinstance(flow, str):
-            check_id(flow, "flow id")
-            if flow not in self._plans:
-                known = ", ".join(sorted(self._plans)) or "none"
-                raise UnknownFlow(f"no flow {flow!r} is registered", remedy=f"register it first; known: {known}")
-            return self._plans[flow]
-        plan = self._plans.get(flow.id) if isinstance(flow, NamedFlow | DurableFlow) else None
-        if plan is not None and plan.flow is flow:
-            return plan
-        plan = self._adhoc.get(id(flow))
-        if plan is None or plan.flow is not flow:
-            plan = self._adhoc[id(flow)] = self._prepare(flow, self._known)
-            if len(self._adhoc) > _ADHOC:
-                self._adhoc.popitem(last=False)
-        return plan
 
     # --- running ---
 
@@ -333,7 +261,7 @@ class App:
         fresh: bool,
         wait: timedelta,
     ) -> Ask:
-        plan, owner = self._plan(flow), _checked_tenant(tenant)
+        plan, owner = self._flows.plan(flow), _checked_tenant(tenant)
         if params is not None and not isinstance(params, Mapping):
             raise InvalidInput(f"params is a {type(params).__name__}", remedy="give a dict of names and values")
         id = fresh_id() if run_id is None else check_id(run_id, "run id")
@@ -378,8 +306,8 @@ class App:
             RunBusy: a caller runs it just now.
             StoreError: it was not recorded.
         """
-        plan = self._plan(flow)
-        if self._plans.get(plan.name) is not plan:
+        plan = self._flows.plan(flow)
+        if self._flows.plans.get(plan.name) is not plan:
             raise WiringError(
                 f"flow {plan.name!r} is not registered", remedy="register it: a job is found again by the flow's id"
             )
@@ -493,7 +421,7 @@ class App:
 
         owner = _checked_tenant(tenant)
         kept_as = session_of(owner, check_id(session_id, "session id"))
-        return Session(self._conversations, self._plan(flow), kept_as, detach=detach, tenant=owner)
+        return Session(self._conversations, self._flows.plan(flow), kept_as, detach=detach, tenant=owner)
 
     async def drop_session(self, session_id: str) -> None:
         """Forget what the runs of a session share: symbols, memos, events and the rest. Runs that are parked in it are given up.
@@ -528,19 +456,7 @@ class App:
 
     # --- serving ---
 
-    def asgi(
-        self,
-        *,
-        authorize: Authorize | None = None,
-        tenant: Tenant | None = None,
-        max_body: int = 4 * 2**20,
-        detach: bool = True,
-        debug: bool = False,
-        default: str | None = None,
-        wait: timedelta = timedelta(seconds=60),
-        grace: timedelta = timedelta(seconds=5),
-        inspector: bool | Authorize = False,
-    ) -> Service:
+    def asgi(self, *, inspector: bool | Authorize = False, **options: Unpack[Options]) -> Service:
         """The registered flows as an ASGI application that clients of OpenAI and Anthropic can talk to.
 
         Its lifespan starts and stops this app. A request may name its run in `X-Run-Id`, and a conversation in
@@ -548,20 +464,11 @@ class App:
         knows a run id gets its answer, unless `tenant` tells clients apart.
 
         Args:
-            authorize: is asked about every request, and lets it in by returning True; it refuses by returning a response or
-                False, or by raising a `PermissionError` or an `HTTPException` of Starlette. None lets nobody in.
-            tenant: whose request it is: 1 to 63 characters of `[A-Za-z0-9._-]`. Run and session ids hold within a tenant, and
-                so do webhooks that its runs have reached; those that no tenant's run has are there for all.
-            max_body: the most bytes that a request may have.
-            detach: whether a durable run goes on when its client leaves; any other ends with its client.
-            debug: tell clients what went wrong in a run.
-            default: the flow for a request whose model is the id of none; without it, the only flow.
-            wait: how long a request waits for another process that has its run.
-            grace: how long runs may go on when the server shuts down. What is interrupted then can be resumed.
             inspector: serve the run inspector at `/runs`, and the last events at `/v1/diagnostics/trace`. A function is
                 asked about each of its requests, after `authorize` and like it. With True only `authorize` is asked; without
                 that it is served to requests from this machine alone, under `localhost` or a loopback address. It shows
                 the runs of every tenant, so with `tenant` it takes a function.
+            options: who is let in and what a request may take, as `bb.serve.Options` says.
 
         Raises:
             WiringError: no flow is registered, an argument is out of range, or the extra `serve` is not installed.
@@ -571,28 +478,21 @@ class App:
             from bb.serve import Service
         except ImportError as error:
             raise WiringError(f"serving needs {error.name}", remedy="install bb-flow[serve]") from error
-        if not self._plans:
+        if not self._flows.plans:
             raise WiringError("there is nothing to serve", remedy="register a flow first")
-        if inspector is True and tenant is not None:
+        if inspector is True and options.get("tenant") is not None:
             raise WiringError(
                 "the inspector shows the runs of every tenant",
                 remedy="say who may see them: inspector=a function of the request",
             )
         return Service(
             self,
-            self._served,
+            self._flows.served,
             self._archive.trail,
             self._conversations.run_of_turn,
             lambda: self._jobs.started,
-            authorize=authorize,
-            tenant=tenant,
-            max_body=max_body,
-            detach=detach,
-            debug=debug,
-            default=default,
-            wait=wait,
-            grace=grace,
-            inspector=None if inspector is False else self._inspector(inspector, authorize),
+            inspector=None if inspector is False else self._inspector(inspector, options.get("authorize")),
+            **options,
         )
 
     def _inspector(self, inspector: bool | Authorize, authorize: Authorize | None) -> Inspector:
@@ -601,8 +501,8 @@ class App:
 
         return Inspector(
             self,
-            Viewer(self._runner, self._archive, ChainMap(self._plans, self._bodies)),
-            self._plans.keys(),
+            Viewer(self._runner, self._archive, self._flows.all),
+            self._flows.plans.keys(),
             self._recent,
             authorize=None if isinstance(inspector, bool) else inspector,
             is_open=inspector is True and authorize is None,
@@ -621,35 +521,18 @@ class App:
         *,
         host: str = "127.0.0.1",
         port: int = 8080,
-        authorize: Authorize | None = None,
-        tenant: Tenant | None = None,
-        max_body: int = 4 * 2**20,
-        detach: bool = True,
-        debug: bool = False,
-        default: str | None = None,
-        wait: timedelta = timedelta(seconds=60),
-        grace: timedelta = timedelta(seconds=5),
         inspector: bool | Authorize = False,
+        **options: Unpack[Options],
     ) -> None:
         """Serve the registered flows on a port until SIGINT or SIGTERM, or until it is cancelled.
 
-        The arguments are those of `asgi`. Either way runs have the grace period. A signal takes its usual effect after that.
+        The other arguments are those of `asgi`. Either way runs have the grace period. A signal takes its usual effect after that.
 
         Raises:
             SystemExit: the app does not start, or the port is taken; the log says why.
             WiringError, UnknownFlow: as `asgi` does.
         """
-        service = self.asgi(
-            authorize=authorize,
-            tenant=tenant,
-            max_body=max_body,
-            detach=detach,
-            debug=debug,
-            default=default,
-            wait=wait,
-            grace=grace,
-            inspector=inspector,
-        )
+        service = self.asgi(inspector=inspector, **options)
         from bb.serve.server import served
 
         await served(service, host=host, port=port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bb.serve.access import Authorize, Tenant
+from bb.serve.options import Options
 from bb.serve.service import Service
 
-__all__ = ["Authorize", "Service", "Tenant"]
+__all__ = ["Authorize", "Options", "Service", "Tenant"]

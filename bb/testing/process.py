@@ -116,7 +116,8 @@ class Process:
         walker.tracer = self if walker.tracer is None else Tee(walker.tracer, self)
         walker.model = self.watched(walker.model)
         runner.leases.keeper = _NoKeeper(runner.store, 1.0)
-        app._add(*(with_models(cast("Any", plan.flow), self.watched) for plan in app._plans.values()))
+        for plan in list(app._flows.plans.values()):
+            app._flows.add(with_models(cast("Any", plan.flow), self.watched))
 
     def watched(self, model: Model | None) -> Model | None:
         """The same model, its answers counted and kept."""

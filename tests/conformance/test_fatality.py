@@ -175,7 +175,7 @@ async def test_an_op_that_nobody_knows_is_denied(kind: str) -> None:
 
     app = bb.App(ops=[op("nowhere")(lambda: True)])
     app.register(flow)
-    app._known.catalogue.ops.clear()  # type: ignore[attr-defined]  # it went away after the check
+    app._flows.known.catalogue.ops.clear()  # type: ignore[attr-defined]  # it went away after the check
     with pytest.raises(Denied, match="there is no op of that name"):
         await app.run("f")
 

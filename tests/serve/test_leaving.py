@@ -215,7 +215,7 @@ async def test_a_stream_without_a_word_is_kept_alive() -> None:
     stage = Stage()
     app = app_of(durable(stage))
     trail, turn = app._archive.trail, app._conversations.run_of_turn
-    service = Service(app, app._plans, trail, turn, lambda: app._jobs.started, keep_alive=0.02)
+    service = Service(app, app._flows.plans, trail, turn, lambda: app._jobs.started, keep_alive=0.02)
     async with (
         serving(service) as url,
         httpx2.AsyncClient(base_url=url) as http,

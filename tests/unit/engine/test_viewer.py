@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import ChainMap
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -60,7 +59,7 @@ OPS = [pay, give_back, refuse]
 
 
 def viewer(app: bb.App) -> Viewer:
-    return Viewer(app._runner, app._archive, ChainMap(app._plans, app._bodies))
+    return Viewer(app._runner, app._archive, app._flows.all)
 
 
 def steps(step: Step) -> Iterator[Step]:
