@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
 SWEEP: Final = 30.0  # seconds between looks for runs whose holder died elsewhere
 PRUNE: Final = 3600.0  # seconds between prunings
-_PATIENCE: Final = timedelta(
-    seconds=5
-)  # for who holds a run to which something was delivered, and may be about to leave
+_PATIENCE: Final = timedelta(seconds=5)  # for who holds a run that got something, and may be about to leave
 
 
 class Jobs:
