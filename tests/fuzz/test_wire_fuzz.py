@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -113,10 +114,32 @@ def refusal(data: Json) -> InvalidWire | None:
     return refused
 
 
+STEP: Final = re.compile(
+    r"""\.?(?P<name>[A-Za-z_]\w*)|\[(?P<index>\d+)\]|\[(?P<key>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?P<cut>\.\.\.)?\]"""
+)
+"""One step of a path: a name, an index, or a key that is no name, of which a long one is cut."""
+
+
 def follow(data: Json, path: str) -> None:
     """Go where a path leads, which fails where it leads nowhere."""
-    for key, index in re.findall(r"([A-Za-z_]\w*)|\[(\d+)\]", path if "['" not in path else path[: path.index("['")]):
-        data = data[int(index)] if index else data[key]
+    at = 0
+    while at < len(path):
+        step = STEP.match(path, at)
+        assert step is not None, path[at:]
+        at = step.end()
+        if step["cut"]:
+            start = ast.literal_eval(step["key"])
+            [data] = [data[key] for key in data if key.startswith(start) and len(key) > len(start)][:1]
+        else:
+            data = data[step["name"] or (int(step["index"]) if step["index"] else ast.literal_eval(step["key"]))]
+
+
+def test_a_path_is_followed_through_keys_of_any_spelling() -> None:
+    keys = ["A'", '"', "'\"", "\\", "a]", "a.b", "", "\n", "é", "x" * 70, "'" * 70, "v[0]"]
+    for name in keys:
+        refused = refusal({"kind": "respond", "id": "a", "durable": {name: None}})
+        assert refused is not None
+        assert refused.path.startswith("durable"), name
 
 
 @given(mutated())
