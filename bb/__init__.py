@@ -22,6 +22,7 @@ from bb.engine.runs.stream import RunStream
 from bb.errors import (
     AgentFailed,
     AlreadyParked,
+    ApproverFailed,
     AssertionFailed,
     BBError,
     Closed,
@@ -175,6 +176,7 @@ __all__ = [
     "App",
     "Approval",
     "Approver",
+    "ApproverFailed",
     "AskOnTerminal",
     "Assert",
     "AssertionFailed",

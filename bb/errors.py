@@ -28,7 +28,7 @@ BBError
 │   ├── InvalidTool          a tool that would be sent is broken
 │   ├── InvalidText          a source text that is no module of flows
 │   ├── InvalidWire          a JSON form that is no flow
-│   ├── Denied               an op that the policy, an approver or a `WithTools` refused
+│   ├── Denied               an op that is unknown, or that the policy, an approver or a `WithTools` refused
 │   ├── AssertionFailed      an `Assert` that did not hold
 │   ├── Unbound              a symbol that nothing has bound
 │   ├── InvalidValue         a value that an expression or a statement cannot use
@@ -41,6 +41,7 @@ BBError
 │   └── NobodyWon            every member of a `One` failed; their errors are chained as a group
 ├── NotifyFailed             the sender of a `Notify` raised; the cause is chained
 ├── OpFailed                 an op raised; the cause is chained
+├── ApproverFailed           an approver raised, so that nobody said yes or no; the cause is chained
 ├── Unwound                  a failure that was undone, told again after a crash; fatal if the failure was
 ├── TimedOut                 a `Timeout` ran out
 ├── Throttled                a `Throttle` had no room
@@ -182,7 +183,10 @@ class InvalidWire(Fatal, ValueError):
 
 
 class Denied(Fatal):
-    """An op was refused by the policy, an approver or a `WithTools` around it. Never retried, never false in a condition."""
+    """An op is unknown, or was refused by the policy, an approver or a `WithTools` around it.
+
+    Never retried, never false in a condition.
+    """
 
 
 class AssertionFailed(Fatal):
@@ -231,6 +235,13 @@ class NotifyFailed(BBError):
 
 class OpFailed(BBError):
     """An op raised; the original error is `__cause__`."""
+
+
+class ApproverFailed(BBError):
+    """An approver raised, or gave no `Decision`; the original error is `__cause__`. What it was asked about has not run.
+
+    Nobody said no either: it is asked again. Never false in a condition.
+    """
 
 
 class Unwound(BBError):
@@ -342,14 +353,14 @@ def is_fatal(error: BaseException) -> bool:
         return all(is_fatal(part) for part in error.__cause__.exceptions)  # one that may yet succeed is enough
     if isinstance(error, BaseExceptionGroup):
         return any(is_fatal(part) for part in error.exceptions)
-    if isinstance(error, AgentFailed | NotifyFailed | OpFailed) and error.__cause__ is not None:
+    if isinstance(error, AgentFailed | NotifyFailed | OpFailed | ApproverFailed) and error.__cause__ is not None:
         return is_fatal(error.__cause__)
     return isinstance(error, Fatal) or (isinstance(error, Unwound) and error.fatal)
 
 
 def root_of(error: BaseException) -> BaseException:
     """The error that failed; of one that bb only puts a place to, its cause in the user's code."""
-    while type(error) in (AgentFailed, NotifyFailed, OpFailed) and error.__cause__ is not None:
+    while type(error) in (AgentFailed, NotifyFailed, OpFailed, ApproverFailed) and error.__cause__ is not None:
         error = error.__cause__
     return error
 

@@ -45,7 +45,7 @@ class AiSegment(Nameable, Valued):
     are put up for one approval and run in order, up to the first that fails. It finishes with an answer that calls nothing,
     or with a tool of the stage itself: `finalize`, or `decide` with a value.
 
-    It comes to a record of `result` (the last text), `reason` and `rounds` (answers used, over all resumes), `decision` if
+    It comes to a record of `result` (the last text; if it was refused, the approver's reason), `reason` and `rounds` (answers used, over all resumes), `decision` if
     there is one, and `actions` (`id`, `op`, `status`, `result` of each proposal) if something was proposed. Reasons are
     `answer`, `decision`, `until`, `exhausted` (no rounds left: what was proposed is skipped) and `refused` (not approved:
     nothing proposed ran).

@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 import bb
-from bb.errors import AssertionFailed, Denied, OpFailed
+from bb.errors import ApproverFailed, AssertionFailed, Denied, OpFailed
 from bb.flows.refs import negate, ref
 from bb.flows.tree import (
     AnyFlow,
@@ -305,15 +305,70 @@ async def test_a_policy_that_changed_holds_for_other_arguments_of_the_same_place
     assert acts.done == ["one", "slow", "slow", "slow"]
 
 
-async def test_an_approver_that_fails_has_denied(kind: str, acts: Acts) -> None:
-    class Broken:
-        async def approve(self, _request: Approval, /) -> Decision:
-            raise ConnectionError("nobody there")
+class Broken:
+    """An approver that fails as often as it is told to, and then says yes."""
 
-    with pytest.raises(Denied, match="the approver failed: ConnectionError"):
-        await bb.App(approver=Broken(), clock=ManualClock(auto=True)).run(made(kind, Retry(3, acts("never"))))
+    def __init__(self, times: int, error: type[Exception] = ConnectionError) -> None:
+        self.times = times
+        self.error = error
+        self.asked = 0
+
+    async def approve(self, _request: Approval, /) -> Decision:
+        self.asked += 1
+        if self.asked <= self.times:
+            raise self.error("nobody there")
+        return Decision.allow()
+
+
+async def test_nothing_runs_while_the_approver_fails(kind: str, acts: Acts) -> None:
+    broken = Broken(100)
+
+    with pytest.raises(ApproverFailed, match="the approver failed: ConnectionError: nobody there"):
+        await bb.App(approver=broken, clock=ManualClock(auto=True)).run(made(kind, Retry(3, acts("never"))))
 
     assert acts.done == []
+    assert broken.asked == (6 if kind == "durable" else 3)  # each retry of the run tries the last attempt again
+
+
+async def test_an_approver_that_failed_is_asked_again(kind: str, acts: Acts) -> None:
+    await bb.App(approver=Broken(2), clock=ManualClock(auto=True)).run(made(kind, Retry(3, acts("a"))))
+
+    assert acts.done == ["a"]
+
+
+async def test_an_approver_that_fails_for_good_is_asked_again_by_the_same_run_id(acts: Acts) -> None:
+    broken = Broken(1, bb.Fatal)
+    app = bb.App(approver=broken, clock=ManualClock(auto=True))
+    flow = durable(acts("a"), retries=3)
+    with pytest.raises(ApproverFailed):
+        await app.run(flow, run_id="r")
+    assert broken.asked == 1 and acts.done == []
+
+    await app.run(flow, run_id="r")
+
+    assert acts.done == ["a"]
+
+
+async def test_a_failing_approver_in_a_condition_is_not_false(kind: str, acts: Acts) -> None:
+    for flow in (When(acts("q"), acts("then"), otherwise=acts("else")), Unless(acts("q"), acts("then"))):
+        with pytest.raises(ApproverFailed):
+            await bb.App(approver=Broken(100), clock=ManualClock(auto=True)).run(made(kind, flow))
+
+    assert acts.done == []
+
+
+async def test_an_undo_that_nobody_could_be_asked_about_is_tried_again(acts: Acts) -> None:
+    class Down(Broken):
+        async def approve(self, request: Approval, /) -> Decision:
+            return await super().approve(request) if "/undo" in request.path else Decision.allow()
+
+    acts.fail("bad", bb.Fatal("it is bad"))
+    flow = durable(Saga(Step(acts("a"), undo=acts("undo")), Step(acts("bad"))), retries=3)
+
+    with pytest.raises(OpFailed, match="it is bad") as failed:
+        await bb.App(approver=Down(2), clock=ManualClock(auto=True)).run(flow)
+
+    assert acts.done == ["a", "bad", "undo"] and not hasattr(failed.value, "__notes__")
 
 
 async def test_it_stands_still_while_it_is_asked(acts: Acts) -> None:

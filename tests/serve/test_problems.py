@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from starlette.exceptions import HTTPException
+from structlog.testing import capture_logs
 
 import bb
 from bb.errors import GraphChanged
@@ -13,6 +15,9 @@ from bb.serve.anthropic import AnthropicWire
 from bb.serve.openai import OpenAIWire
 from bb.serve.problems import Problem, Refused, problem_of
 from bb.serve.wire import Asked
+from bb.testing import ScriptedModel
+from tests.serve.kit import PATHS, body_of, text_of
+from tests.serve.stage import asgi
 
 ERRORS: list[tuple[Exception, int, str, str]] = [
     (Refused("no"), 400, "invalid_request", "no"),
@@ -37,6 +42,7 @@ ERRORS: list[tuple[Exception, int, str, str]] = [
     (bb.OnceBusy("t:r"), 503, "once_busy", "nothing is lost"),
     (bb.UnknownRun("no run t:r"), 404, "unknown_run", "run r is not kept"),
     (bb.AgentFailed("the secret"), 500, "run_failed", "the run failed (run r)"),
+    (bb.ApproverFailed("the secret", path="f/a"), 500, "run_failed", "the run failed (run r)"),
     (bb.InvalidInput("the secret", path="f/a"), 500, "run_failed", "the run failed (run r)"),
     (bb.TooLarge("the secret", path="f/a"), 500, "run_failed", "the run failed (run r)"),
     (GraphChanged("the secret"), 500, "run_failed", "the run failed (run r)"),
@@ -100,3 +106,38 @@ def test_developers_are_told_what_happened() -> None:
     problem = problem_of(ValueError("a secret"), "r", debug=True, resends=False)
     assert problem.message == "ValueError: a secret (run r)" and problem.code == "value_error"
     assert problem.headers == {"X-Should-Retry": "false"}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("shown", ["stage", "stage.result"])
+async def test_clients_are_not_told_why_an_approver_failed_and_the_same_request_asks_it_again(
+    path: str, shown: str
+) -> None:
+    class Desk:
+        def __init__(self) -> None:
+            self.is_down = True
+
+        async def approve(self, _request: bb.Approval, /) -> bb.Decision:
+            if self.is_down:
+                raise ConnectionError("the secret token is bad")
+            return bb.Decision.deny("not today")
+
+    @bb.op(risk="high")
+    def pay() -> None:
+        raise AssertionError("nobody said yes")
+
+    desk, model = Desk(), ScriptedModel(bb.ToolCall("c", "pay", "{}"), "I paid.")
+    flow = bb.Bind("stage", bb.AiSegment("Pay.", [pay])).next(bb.Emit(f"{{{shown}}}")).with_id("f").durable()
+    app = bb.App(model=model, approver=desk)
+    app.register(flow)
+    async with asgi(app.asgi()) as http:
+        ask: dict[str, Any] = {"json": body_of(path, "hi"), "headers": {"X-Run-Id": "r"}}
+        with capture_logs() as logs:
+            failed = await http.post(path, **ask)
+        desk.is_down = False
+        answered = await http.post(path, **ask)
+
+    assert failed.status_code == 500 and "secret" not in failed.text
+    assert any(log["event"] == "an approver failed" and "secret" in log["error"] for log in logs)
+    assert answered.status_code == 200 and "secret" not in answered.text
+    assert "not today" in text_of(path, answered)

@@ -10,9 +10,10 @@ from attrs import frozen
 
 from bb.agents.invoke import invoke
 from bb.engine.frame.tasks import is_cancelled
-from bb.errors import BBError, Denied, Interruption, OpFailed, WiringError, words_of
+from bb.errors import ApproverFailed, BBError, Denied, Interruption, OpFailed, WiringError, words_of
 from bb.flows.expressions import Lit, Obj
 from bb.flows.tree import Call
+from bb.logs import warning
 from bb.ops import Catalogue, Op, Viewed
 from bb.plain import in_short, plain, text_of
 from bb.policy import AllowAll, Approval, Approver, ByRisk, Decision, Policy, Proposed
@@ -57,21 +58,13 @@ class Envelope(Record):
             Denied: it is not.
         """
         if op is None:
-            raise self.denied(name, "there is no op of that name", flow=flow, path=path)
+            raise _denied(name, "there is no op of that name", "register it: App(ops=[...])", flow, path)
         if tools is not None and op.name not in tools:
             among = ", ".join(sorted(tools)) or "none"
-            raise self.denied(op.name, f"only some ops may run here: {among}", flow=flow, path=path)
+            remedy = "name it in every WithTools around it"
+            raise _denied(op.name, f"only some ops may run here: {among}", remedy, flow, path)
         if (reason := self.policy.refusal(op.name)) is not None:
-            raise self.denied(op.name, reason, flow=flow, path=path)
-
-    def denied(self, name: str, reason: str, *, flow: str = "", path: str = "") -> Denied:
-        """The error for an op that may not run."""
-        return Denied(
-            f"op {name} was denied: {reason}",
-            flow=flow,
-            path=path,
-            remedy="register the op, or change the policy, approver or tools that stand before it",
-        )
+            raise _denied(op.name, reason, "change App(policy=...), if it is to run", flow, path)
 
     def needs_approval(self, op: AnyOp) -> bool:
         """Whether the approver has to be asked before the op runs."""
@@ -83,26 +76,40 @@ class Envelope(Record):
             case _:
                 return True
 
-    async def approve(self, calls: Iterable[tuple[AnyOp, Mapping[str, object]]], run_id: str, path: str) -> Decision:
-        """Ask once about all of these calls; an approver that fails has denied.
+    async def approve(
+        self,
+        calls: Iterable[tuple[AnyOp, Mapping[str, object]]],
+        run_id: str,
+        place: str,
+        *,
+        flow: str = "",
+        path: str = "",
+    ) -> Decision:
+        """Ask once about all of these calls; `place` is where the question stands.
 
         Raises:
+            ApproverFailed: there is no answer, neither yes nor no.
             Interruption: the run stops while it waits for the answer.
         """
         asked = [(op, arguments) for op, arguments in calls]
         if self.approver is None or not any(self.needs_approval(op) for op, _ in asked):
             return Decision.allow()
         try:
-            request = Approval(tuple(_proposed(op, arguments) for op, arguments in asked), run_id, path)
-            decision: object = await self.approver.approve(request)
+            request = Approval(tuple(_proposed(op, arguments) for op, arguments in asked), run_id, place)
+            decision = _a_decision(await self.approver.approve(request))
         except Interruption:
             raise
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            return Decision.deny(redacted(f"the approver failed: {_told(error)}"))
-        if not isinstance(decision, Decision):
-            return Decision.deny(f"the approver answered with {in_short(decision)}, which is no Decision")
+            warning("an approver failed", run_id=run_id, path=place, error=_told(error))
+            raise ApproverFailed(
+                f"the approver failed: {_told(error)}",
+                flow=flow,
+                path=path,
+                remedy=(error.remedy if isinstance(error, BBError) else "")
+                or "run it again: the approver is asked again",
+            ) from error
         return Decision(decision.allowed, redacted(decision.reason))
 
     async def execute(self, op: AnyOp, arguments: Mapping[str, object], *, flow: str = "", path: str = "") -> OpResult:
@@ -128,6 +135,24 @@ class Envelope(Record):
         if isinstance(value, Viewed):
             return OpResult(_redacted(value.value), redacted(text_of(value.view)))
         return OpResult(_redacted(value))
+
+
+def refused(op: AnyOp, decision: Decision, *, flow: str = "", path: str = "") -> Denied:
+    """The error for an op to which the approver said no."""
+    return _denied(op.name, decision.reason, "run it again, and App(approver=...) is asked again", flow, path)
+
+
+def _denied(name: str, reason: str, remedy: str, flow: str, path: str) -> Denied:
+    return Denied(f"op {name} was denied: {reason}", flow=flow, path=path, remedy=remedy)
+
+
+def _a_decision(answer: object) -> Decision:
+    if isinstance(answer, Decision):
+        return answer
+    raise WiringError(
+        f"it answered with {in_short(answer)}, which is no Decision",
+        remedy="return bb.Decision.allow() or bb.Decision.deny(reason)",
+    )
 
 
 def arguments_of(

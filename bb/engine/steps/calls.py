@@ -9,11 +9,11 @@ from attrs import field, frozen
 
 from bb.codec import Codec
 from bb.engine.frame.context import Context
-from bb.engine.frame.envelope import OpResult, arguments_of
+from bb.engine.frame.envelope import OpResult, arguments_of, refused
 from bb.engine.frame.state import State
 from bb.engine.memory.journal import to_its_end
 from bb.engine.values.evaluation import Unmade, calls_in, evaluate, is_true, needs_of
-from bb.errors import BBError, Fatal, Interruption, Throttled
+from bb.errors import ApproverFailed, BBError, Fatal, Interruption, Throttled
 from bb.flows.expressions import Expr, Lit, Value, Var
 from bb.flows.tree import AiSegment, Call
 from bb.identity import call_key
@@ -79,7 +79,7 @@ async def holds(cond: Value, slot: str, name: str, state: State, path: str, ctx:
         return False, state
     try:
         value, state = await come_to(cond, name, state, place, ctx)
-    except (Interruption, Fatal, Throttled):
+    except (Interruption, Fatal, Throttled, ApproverFailed):
         raise
     except BBError as error:
         if ctx.scope is not None:
@@ -113,6 +113,7 @@ async def come_to(
 
     Raises:
         Denied: it may not run.
+        ApproverFailed: nobody could say whether it may.
         OpFailed: the op raised.
     """
     ready, state = await made_ready(call, name, state, path, ctx)
@@ -230,9 +231,9 @@ async def _approved(
     place = f"{path}/approval"
     if scope is not None and scope.decision(place) == given:
         return
-    decision = await envelope.approve(((op, arguments),), ctx.run.run_id, path)
+    decision = await envelope.approve(((op, arguments),), ctx.run.run_id, path, flow=name, path=path)
     if not decision.allowed:
-        raise envelope.denied(op.name, decision.reason, flow=name, path=path)
+        raise refused(op, decision, flow=name, path=path)
     if scope is not None:
         await scope.decide(place, given)
 

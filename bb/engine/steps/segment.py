@@ -19,6 +19,7 @@ from bb.engine.steps.calls import Keep, Ready, work_out
 from bb.engine.steps.op_tool import arguments_in, json_in, shown, spec_of
 from bb.errors import (
     AgentFailed,
+    ApproverFailed,
     BBError,
     Interruption,
     InvalidValue,
@@ -86,6 +87,7 @@ async def run_segment(
 
     Raises:
         Denied: an op said that it may not run.
+        ApproverFailed: nobody could say whether something may run.
         InvalidValue: the goal says nothing.
         UpstreamError: the provider failed.
         OpFailed: an op raised a `Fatal`.
@@ -167,7 +169,10 @@ async def _guarded(stage: _Stage, goal: str, state: State) -> Record:
             raise  # any other came from a task of the model's own, and is a failure like all others
         if ctx.scope is not None:
             ctx.scope.journal.check()
-        await stage.ledger.forget_last_answer()
+        if not isinstance(
+            error, ApproverFailed
+        ):  # else nothing is wrong with the answer: the same is asked about again
+            await stage.ledger.forget_last_answer()
         if isinstance(error, BBError):
             error.flow, error.path = error.flow or name, error.path or path
             raise
@@ -334,7 +339,8 @@ class _Stage:
             if about == mark:
                 return Decision(answer == "allow", answer.removeprefix("deny "))
         self.ctx.lane.begin()
-        decision = await envelope.approve([(one.op, one.arguments) for one in calls], run.run_id, place)
+        asked = [(one.op, one.arguments) for one in calls]
+        decision = await envelope.approve(asked, run.run_id, place, flow=self.name, path=self.path)
         if scope is not None:
             self.ctx.lane.begin()
             await scope.decide(place, f"{mark} {'allow' if decision.allowed else f'deny {decision.reason}'}")

@@ -11,11 +11,12 @@ from typing import Any
 
 import attrs
 import pytest
+from structlog.testing import capture_logs
 
 import bb
-from bb.engine.frame.envelope import Envelope, OpResult, arguments_of
+from bb.engine.frame.envelope import Envelope, OpResult, arguments_of, refused
 from bb.engine.values.evaluation import evaluate
-from bb.errors import Denied, Fatal, Interrupted, OpFailed, WiringError, is_fatal
+from bb.errors import ApproverFailed, Denied, Fatal, Interrupted, OpFailed, WiringError, is_fatal, root_of
 from bb.flows.calls import Call
 from bb.flows.expressions import Lit, Obj, Var
 from bb.ops import Op, Viewed, catalogue, op
@@ -81,6 +82,29 @@ def test_the_op_itself_is_authorised_not_what_the_call_says_it_is() -> None:
     envelope = Envelope(OPS, Policy(["calendar.*"]))
     with pytest.raises(Denied, match=r"bank\.pay"):
         envelope.authorise(disguised.op, envelope.op(disguised), frozenset({"calendar.read"}))
+
+
+@pytest.mark.parametrize(
+    ("envelope", "op", "tools", "remedy"),
+    [
+        (Envelope(OPS), None, None, "register it: App(ops=[...])"),
+        (Envelope(OPS, Policy(deny=["*"])), pay, None, "change App(policy=...), if it is to run"),
+        (Envelope(OPS, Policy([])), pay, None, "change App(policy=...), if it is to run"),
+        (Envelope(OPS), pay, frozenset(["now"]), "name it in every WithTools around it"),
+    ],
+)
+def test_each_denial_has_a_remedy_of_its_own(
+    envelope: Envelope, op: Op[Any, Any] | None, tools: frozenset[str] | None, remedy: str
+) -> None:
+    with pytest.raises(Denied) as denied:
+        envelope.authorise("bank.pay", op, tools)
+    assert denied.value.remedy == remedy
+
+
+def test_after_a_no_the_approver_can_be_asked_again() -> None:
+    denied = refused(pay, Decision.deny("not today"), flow="f", path="f/x")
+    assert (denied.message, denied.flow, denied.path) == ("op bank.pay was denied: not today", "f", "f/x")
+    assert denied.remedy == "run it again, and App(approver=...) is asked again"
 
 
 # --- approve ---
@@ -163,18 +187,32 @@ async def test_a_denial_has_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
+    ("answer", "says", "fatal"),
     [
-        (ValueError("out of order"), "the approver failed: ValueError: out of order"),
-        (KeyError(), "the approver failed: KeyError"),
-        (asyncio.CancelledError(), "the approver failed: CancelledError"),
-        (True, "the approver answered with True, which is no Decision"),
-        (None, "the approver answered with None, which is no Decision"),
+        (ValueError("out of order"), "the approver failed: ValueError: out of order", False),
+        (KeyError(), "the approver failed: KeyError", False),
+        (asyncio.CancelledError(), "the approver failed: CancelledError", False),
+        (Fatal("nobody works here"), "the approver failed: Fatal: nobody works here", True),
+        (True, "the approver failed: WiringError: it answered with True, which is no Decision", True),
+        (None, "the approver failed: WiringError: it answered with None, which is no Decision", True),
     ],
 )
-async def test_an_approver_that_fails_has_denied(answer: object, reason: str) -> None:
-    decision = await Envelope(OPS, approver=Asked(answer)).approve([(pay, PAY)], "r", "p")
-    assert decision == Decision.deny(reason)
+async def test_an_approver_that_fails_has_said_neither_yes_nor_no(answer: object, says: str, fatal: bool) -> None:
+    with capture_logs() as logs, pytest.raises(ApproverFailed) as failed:
+        await Envelope(OPS, approver=Asked(answer)).approve([(pay, PAY)], "r", "p/approval#1", flow="f", path="p")
+    assert (failed.value.message, failed.value.flow, failed.value.path) == (says, "f", "p")
+    assert is_fatal(failed.value) is fatal
+    assert root_of(failed.value) is failed.value.__cause__
+    assert [(log["log_level"], log["run_id"], log["path"]) for log in logs] == [("warning", "r", "p/approval#1")]
+    assert says.endswith(logs[0]["error"])
+
+
+async def test_what_a_failing_approver_says_has_no_secret() -> None:
+    bb.redact("sesame-sesame")
+    with capture_logs() as logs, pytest.raises(ApproverFailed) as failed:
+        await Envelope(OPS, approver=Asked(ValueError("bad token sesame-sesame"))).approve([(pay, PAY)], "r", "p")
+    assert "bad token [redacted]" in failed.value.message
+    assert "sesame" not in str(logs)
 
 
 async def test_an_interruption_is_no_denial() -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 import bb
 from bb.engine.steps.segment import PROPOSED, is_filled
@@ -17,7 +18,7 @@ from bb.flows.tree import AiSegment, Bind, Each, Return, Throttle
 from bb.messages import ToolCall, ToolResult
 from bb.ops import Op, op
 from bb.policy import Approval, ByRisk, Decision, DenyAll, Policy
-from bb.testing import Crash, MockStore, ScriptedModel
+from bb.testing import Crash, ManualClock, MockStore, ScriptedModel
 from tests.trials.kit import Disk, Hold, cut_off, mocked
 
 calls: list[str]
@@ -354,6 +355,53 @@ async def test_a_refusal_is_kept_too(disk: Disk) -> None:
         value: Any = (await app.run("flow", "hi", run_id="r")).value
         assert (value["reason"], value["result"]) == ("refused", "no way")
     assert len(asked.requests) == 1 and calls == []
+
+
+class Down(Asked):
+    """An approver that cannot be reached for so many questions."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self._times = times
+
+    async def approve(self, request: Approval, /) -> Decision:
+        decision = await super().approve(request)
+        if len(self.requests) <= self._times:
+            raise ConnectionError("slack is down, token 123")
+        return decision
+
+
+@pytest.mark.parametrize("script", [[[sending("a"), FINALIZE]], [looking("a"), "done"]])
+async def test_an_approver_that_fails_fails_the_stage_and_is_asked_the_same_again(
+    disk: Disk, script: list[Any]
+) -> None:
+    """A fault is no refusal: nothing of it is kept, and no answer of the model is asked for anew."""
+    asked, model, flow = Down(1), ScriptedModel(*script), stage().durable()
+    with pytest.raises(bb.ApproverFailed, match="slack is down") as failed, capture_logs() as logs:
+        await disk.app(flow, model=model, approver=asked).run("flow", "hi", run_id="r")
+    assert calls == [] and failed.value.path == "flow/body~bind.0"
+    assert [log["event"] for log in logs if log["log_level"] == "warning"] == ["an approver failed"]
+    begun = len(model.requests)
+
+    value: Any = (await disk.app(flow, model=model, approver=asked).run("flow", run_id="r")).value
+
+    assert value["reason"] == "answer" and len(calls) == 1
+    assert len(model.requests) == len(script) and begun == 1
+    assert asked.requests[0] == asked.requests[1] and "slack" not in str(value)
+
+
+async def test_a_stage_whose_approver_failed_is_tried_again_by_its_durable_flow(disk: Disk) -> None:
+    asked = Down(2)
+    app = disk.app(
+        stage().durable(retries=2),
+        model=ScriptedModel([sending("a"), FINALIZE]),
+        approver=asked,
+        clock=ManualClock(auto=True),
+    )
+
+    value: Any = (await app.run("flow", "hi")).value
+
+    assert value["reason"] == "answer" and calls == ["send a"] and len(asked.requests) == 3
 
 
 # --- what stops it before it starts ---
