@@ -29,11 +29,12 @@ from bb.log import Given
 from bb.messages import Input, InputLike, to_input
 from bb.models.base import Model, check_model
 from bb.ops import Op, catalogue
-from bb.policy import Approver, Policy
+from bb.policy import Approver, Policy, check_approver
+from bb.ports import check_clock, check_port
 from bb.registry import Registry
 from bb.stores.base import Store
 from bb.stores.memory import MemStore
-from bb.trace import Event, Tracer
+from bb.trace import Event, Tracer, check_tracer
 
 if TYPE_CHECKING:
     from bb.engine.runs.conversations import Conversations
@@ -88,16 +89,24 @@ class App:
                 on this machine loses its runs at once, and one that works keeps them, however long a step takes.
             ops, agents, senders: what flows written as text or JSON mean by their names; flows built in Python bring their own.
             policy: which ops may run; all by default.
-            approver: who is asked before an op runs; nobody by default.
+            approver: who is asked before an op runs; nobody by default, whatever its risk.
 
         Raises:
             WiringError: an argument is out of range, or of another kind.
         """
         check_model(model)
+        check_tracer(trace)
+        check_approver(approver)
         _check_store(store)
+        check_clock(clock)
+        if policy is not None and not isinstance(policy, Policy):
+            raise WiringError(f"{policy!r} is no policy", remedy="give bb.Policy(allow=[...], deny=[...])")
         for name, span in (("retention", retention), ("lease", lease)):
             if not isinstance(span, timedelta):
                 raise WiringError(f"{name} is {span!r}", remedy=f"give a timedelta, such as {name}=timedelta(hours=1)")
+        for name, number in (("value_limit", value_limit), ("workers", workers)):
+            if type(number) is not int:
+                raise WiringError(f"{name} is {number!r}", remedy="give a whole number")
         if retention < timedelta(0) or value_limit < 1 or workers < 1:
             raise WiringError("retention must not be negative, value_limit and workers must be at least 1")
         if lease < timedelta(seconds=1):
@@ -607,7 +616,5 @@ def _checked_tenant(tenant: str | None) -> str:
 
 
 def _check_store(store: object) -> None:
-    if store is None or (callable(getattr(store, "append", None)) and not isinstance(store, type)):
-        return
     path = repr(os.fspath(store)) if isinstance(store, str | os.PathLike) else "directory"
-    raise WiringError(f"{store!r} is no store", remedy=f"pass a store: bb.FileStore({path})")
+    check_port(store, "store", ("append",), f"pass a store: bb.FileStore({path})")

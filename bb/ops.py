@@ -134,7 +134,7 @@ def op(
         name: how flows call it, by default the function's name; identifiers joined by dots.
         effects: tags that say what it does to the world: `pure read model network write_file write_db send_external
             delete money human_visible`.
-        risk: `low`, `medium`, `high` or `destructive`; an app's approver may be asked from some level on.
+        risk: `low`, `medium`, `high` or `destructive`; an app's approver may be asked from some level on. Without one it has no effect.
         version: counts in the identity of flows.
 
     Raises:
@@ -202,6 +202,9 @@ def catalogue(
     Raises:
         WiringError: something is of the wrong kind, has no name, or two of a kind have one name.
     """
+    for what, given in (("ops", ops), ("agents", agents), ("senders", senders)):
+        if not isinstance(given, Iterable):
+            raise WiringError(f"{what} is {given!r}", remedy=f"give a list, such as {what}=[...]")
     known = Catalogue({}, {}, {})
     for one in ops:
         if not isinstance(one, Op):

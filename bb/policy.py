@@ -12,18 +12,22 @@ import threading
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol, TextIO, final
+from typing import TYPE_CHECKING, Final, Protocol, TextIO, cast, final
 
 from attrs import field, frozen
 
+from bb.agents.invoke import is_async, takes
 from bb.errors import WiringError
 from bb.ops import RISKS, Risk
+from bb.plain import in_short
+from bb.ports import check_port
 from bb.record import Record
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_.*?]+")
+_ADVICE: Final = "give an object with async def approve(request), such as bb.ByRisk(consent=...)"
 _SHOWN: Final = 1000  # characters of an argument
 _POLL: Final = 0.1  # seconds after which a question that was given up is noticed
 
@@ -89,10 +93,19 @@ class Approval(Record):
 @final
 @frozen(eq=False, repr=False)
 class Decision(Record):
-    """An approver's answer, and its reason where that is no."""
+    """An approver's answer, and its reason where that is no.
+
+    Raises:
+        WiringError: `allowed` is not True or False; nothing else is taken for a yes.
+    """
 
     allowed: bool
     reason: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.allowed, bool) or not isinstance(self.reason, str):
+            given = f"{in_short(self.allowed)}, {in_short(self.reason)}"
+            raise WiringError(f"{given} is no decision", remedy="give True or False, and a text")
 
     @classmethod
     def allow(cls) -> Decision:
@@ -106,11 +119,30 @@ class Decision(Record):
 
 
 class Approver(Protocol):
-    """Decides about calls before they run. One that raises has denied."""
+    """Decides about calls before they run: nothing runs without a yes.
+
+    One that raises has said neither yes nor no. The run fails with `ApproverFailed`, which is tried again like any failure
+    unless the cause is `Fatal`, and the approver is asked again.
+    """
 
     async def approve(self, request: Approval, /) -> Decision:
-        """Whether all the calls of the request may run. It may take its time: the run waits."""
+        """Whether all the calls of the request may run. It may take its time: the run waits, in memory."""
         ...
+
+
+def check_approver(approver: object) -> None:
+    """Raises:
+    WiringError: it is neither None nor an object with an async method `approve(request)`.
+    """
+    check_port(approver, "approver", ("approve",), _ADVICE)
+    if approver is not None and not (is_async(asks := cast("Approver", approver).approve) and takes(asks, 1)):
+        raise WiringError(f"approve of {approver!r} is no async method of one argument", remedy=_ADVICE)
+
+
+def _an_approver(_by: object, _field: object, value: object) -> None:
+    if value is None:
+        raise WiringError("None is no approver", remedy=_ADVICE)
+    check_approver(value)
 
 
 @final
@@ -145,7 +177,7 @@ class ByRisk(Record):
     """
 
     threshold: Risk = field(default="high", validator=_a_risk)
-    consent: Approver = DenyAll()
+    consent: Approver = field(default=DenyAll(), validator=_an_approver)
 
     def asks(self, risk: Risk) -> bool:
         """Whether a call of this risk needs consent."""

@@ -11,6 +11,7 @@ from typing import Literal, Protocol, TextIO, TypeAlias
 from attrs import frozen
 
 from bb.messages import Usage
+from bb.ports import check_port
 from bb.redaction import redacted
 
 EventKind: TypeAlias = Literal[
@@ -83,7 +84,7 @@ class Event:
     dur_ns: int = 0
     usage: Usage | None = None
     error: str = ""
-    """The class of the error that ended something; if it came from the code of a handler, an op or a sender, of that one."""
+    """The class of the error that ended something; if it came from a handler, an op, a sender or an approver, of that one."""
     entry: str = ""
     """Which call of a model, tool or step of a handler it is: the same from its start to its end, and in a replay."""
     provider: str = ""
@@ -100,6 +101,13 @@ class Tracer(Protocol):
     def event(self, event: Event, /) -> None:
         """Take one event; called on the event loop, so it must not block."""
         ...
+
+
+def check_tracer(tracer: object) -> None:
+    """Raises:
+    WiringError: it is neither None nor an object with a method `event(event)`.
+    """
+    check_port(tracer, "tracer", ("event",), "give an object with event(event), such as bb.JSONLines(sys.stderr)")
 
 
 class Recorder:
@@ -155,6 +163,8 @@ class Tee:
     """A tracer that hands every event to several others; one that raises does not keep it from the rest."""
 
     def __init__(self, *tracers: Tracer) -> None:
+        for tracer in tracers:
+            check_tracer(tracer)
         self.tracers: Sequence[Tracer] = tracers
 
     def event(self, event: Event, /) -> None:

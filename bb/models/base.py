@@ -7,8 +7,8 @@ from typing import Protocol, TypeAlias
 
 from attrs import field, frozen
 
-from bb.errors import WiringError
 from bb.messages import Message, ToolCall, ToolSpec, Usage
+from bb.ports import check_port
 
 Chunk: TypeAlias = str | ToolCall | Usage
 """A piece of an answer: text, a whole tool call, or what was billed (the last one counts)."""
@@ -61,8 +61,6 @@ def check_model(model: object) -> None:
     """Raises:
     WiringError: it is neither a model nor None; a provider's name for one is text.
     """
-    if model is None or (callable(getattr(model, "stream", None)) and not isinstance(model, type)):
-        return
-    adapter = "AnthropicModel" if str(model).startswith("claude") else "OpenAIModel"
     shown = repr(model) if isinstance(model, str) else "..."
-    raise WiringError(f"{model!r} is no model", remedy=f"pass a model: bb.{adapter}({shown})")
+    adapter = "AnthropicModel" if shown[1:].startswith("claude") else "OpenAIModel"
+    check_port(model, "model", ("stream",), f"pass a model: bb.{adapter}({shown})")

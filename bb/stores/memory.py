@@ -15,6 +15,7 @@ from attrs import define
 
 from bb.clock import Clock
 from bb.errors import Conflict, Fenced, StoreError
+from bb.ports import check_clock
 from bb.record import Record
 from bb.stores.base import Lease, StreamInfo, Written
 from bb.stores.names import check_name, check_records
@@ -42,6 +43,7 @@ class MemStore:
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
+        check_clock(clock)
         self._clock = clock
         self._locks: dict[int, threading.Lock] = {}  # by process: in a forked child nobody would free its parent's
         self._streams: dict[str, _Stream] = {}

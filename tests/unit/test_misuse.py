@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
+import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -42,6 +43,12 @@ def helper(text: str) -> str:
     return text
 
 
+class NotAsync:
+    def approve(self, request: bb.Approval) -> bb.Decision:
+        return bb.Decision.allow()
+
+
+OP = bb.op()(fetch)
 AGENT = bb.Agent("a").on_message(idle)
 FLOW: Any = bb.Flow().with_agent(AGENT)
 NAMED: Any = FLOW.with_id("named")
@@ -76,6 +83,23 @@ async def cause(body: Body, model: bb.Model | None = None) -> BaseException:
         (lambda: ANY.App(store=Path("state")), r"bb\.FileStore\('state'\)"),
         (lambda: ANY.App(store=bb.MemStore), r"is no store"),
         (lambda: ANY.App(model="gpt-4o"), r"'gpt-4o' is no model: .*bb\.OpenAIModel\('gpt-4o'\)"),
+        (lambda: ANY.App(trace=print), r"^print is no tracer: give an object with event\(event\)"),
+        (lambda: ANY.App(trace=bb.Recorder), r"^Recorder is no tracer"),
+        (lambda: ANY.run_sync(FLOW, "hi", trace=print), r"print is no tracer"),
+        (lambda: ANY.Tee(bb.Recorder(), print), r"print is no tracer"),
+        (lambda: ANY.App(clock=1), r"^1 is no clock: give an object with now\(\), monotonic\(\), sleep\(seconds\) and"),
+        (lambda: ANY.App(clock=bb.SystemClock), r"SystemClock is no clock"),
+        (lambda: ANY.MemStore(time), r"time is no clock"),
+        (lambda: ANY.App(policy=1), r"^1 is no policy: give bb\.Policy\("),
+        (lambda: ANY.App(policy=bb.Policy), r"is no policy"),
+        (lambda: ANY.App(approver=1), r"^1 is no approver: give an object with async def approve\(request\)"),
+        (lambda: ANY.App(approver=bb.DenyAll), r"DenyAll is no approver"),
+        (lambda: ANY.App(approver=NotAsync()), r"is no async method of one argument: .*async def approve\(request\)"),
+        (lambda: ANY.App(ops=OP), r"ops is .*: give a list, such as ops=\[\.\.\.\]"),
+        (lambda: ANY.App(agents=AGENT), r"agents is .*: give a list"),
+        (lambda: ANY.App(senders=send), r"senders is .*: give a list"),
+        (lambda: ANY.App(workers="3"), r"workers is '3': give a whole number"),
+        (lambda: ANY.App(value_limit=1.5), r"value_limit is 1\.5: give a whole number"),
         (lambda: ANY.App(retention=7), r"retention is 7: give a timedelta"),
         (lambda: ANY.App(lease=30), r"lease is 30: give a timedelta"),
         (lambda: ANY.run_sync(FLOW, "hi", model="gpt-4o"), r"bb\.OpenAIModel\('gpt-4o'\)"),

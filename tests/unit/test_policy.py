@@ -109,6 +109,23 @@ def test_an_unknown_risk_is_refused() -> None:
         ByRisk("severe")  # type: ignore[arg-type]  # that is the test
 
 
+@pytest.mark.parametrize("allowed", ["no", 1, None])
+def test_nothing_but_true_is_a_yes(allowed: Any) -> None:
+    with pytest.raises(WiringError, match="give True or False"):
+        Decision(allowed)
+
+
+def test_a_reason_is_a_text() -> None:
+    with pytest.raises(WiringError, match="and a text"):
+        Decision(False, 5)  # type: ignore[arg-type]  # that is the test
+
+
+@pytest.mark.parametrize("consent", [None, 1, DenyAll])
+def test_consent_is_given_by_an_approver(consent: Any) -> None:
+    with pytest.raises(WiringError, match=r"is no approver: give an object with async def approve\(request\)"):
+        ByRisk(consent=consent)
+
+
 def test_what_is_shown_is_a_copy_that_does_not_change() -> None:
     given: dict[str, object] = {"n": 1}
     shown = Proposed("op", "low", (), given)
