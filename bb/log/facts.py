@@ -36,6 +36,8 @@ class Started(Record):
     fingerprint: str
     given: object
     """Input and params in codec form; decoded only when they are needed."""
+    life: str = ""
+    """Tells the run from one that was dropped, and had its id before."""
 
 
 @frozen(eq=False, repr=False)
@@ -256,7 +258,7 @@ _TAGS: Final[Mapping[str, type[Any]]] = {
     "say": Answered,
     "end": Ended,
 }
-_GROWN: Final = frozenset({Failed, Ended})
+_GROWN: Final = frozenset({Started, Failed, Ended})
 """Those whose last field came later: where it is empty, it is left out."""
 _TAG_OF: Final[Mapping[type[Any], str]] = {cls: tag for tag, cls in _TAGS.items()}
 

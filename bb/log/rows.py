@@ -1,7 +1,8 @@
 """The rows of a session: what its runs keep for each other, in small streams beside those of the runs.
 
 A record is the JSON array `[version, tag, ...fields]`. Times are Unix milliseconds. A row names the run and the place that
-wrote it, so that a run which crashed before its own record finds here what it had done. Writers may be many and outside a
+wrote it, so that a run which crashed before its own record finds here what it had done; its `life` is that of the run, as
+another run may have had the id before. Writers may be many and outside a
 run, and a stream is rewritten when it has grown long: so a fold takes no notice of a row that comes twice or too late.
 """
 
@@ -42,6 +43,7 @@ class Kept(Record):
     path: str
     at: int
     value: object
+    life: str = ""
 
 
 @frozen(eq=False, repr=False)
@@ -71,6 +73,7 @@ class Finished(Record):
     path: str
     at: int
     block: object
+    life: str = ""
 
 
 @frozen(eq=False, repr=False)
@@ -86,6 +89,7 @@ class Passed(Record):
     position: int
     label: str
     block: object
+    life: str = ""
 
 
 @frozen(eq=False, repr=False)
@@ -96,6 +100,7 @@ class Bound(Record):
     place: str
     at: int
     symbols: Mapping[str, object]
+    life: str = ""
 
 
 # --- mail and rates ---
@@ -195,6 +200,7 @@ class Arrived(Record):
     run: str
     path: str
     at: int
+    life: str = ""
 
 
 # --- jobs ---
@@ -334,12 +340,18 @@ _TAGS: Final[Mapping[str, type[Any]]] = {
     "mark": Mark,
 }
 _TAG_OF: Final[Mapping[type[Any], str]] = {cls: tag for tag, cls in _TAGS.items()}
+_GROWN: Final = frozenset({Kept, Finished, Passed, Bound, Arrived})
+"""Rows that have got a last field since the first release, which is left out where it is empty."""
 _MARK: Final = dumps([VERSION, "mark"])[:-1] + b","
 
 
 def encode_row(row: Row) -> bytes:
     """A row as a record."""
-    return dumps([VERSION, _TAG_OF[type(row)], *astuple(row, recurse=False)])
+    cls = type(row)
+    values = astuple(row, recurse=False)
+    if cls in _GROWN and not values[-1]:
+        values = values[:-1]
+    return dumps([VERSION, _TAG_OF[cls], *values])
 
 
 def is_mark(record: bytes) -> bool:

@@ -40,6 +40,7 @@ class Found(Record):
     value: object
     run: str
     path: str
+    life: str = ""
 
 
 @frozen(eq=False, repr=False)
@@ -57,6 +58,7 @@ class Done(Record):
     block: Block
     run: str
     path: str
+    life: str = ""
 
 
 @frozen(eq=False, repr=False)

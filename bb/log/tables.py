@@ -20,13 +20,15 @@ from bb.log.rows import (
     Parked,
     Passed,
     Row,
-    Spot,
     Stamped,
     Window,
 )
 from bb.record import Record
 
 PLACES: Final = 32  # places remembered only because they may write the same again
+
+_At: TypeAlias = tuple[str, str, str]
+"""A run, its life, and a place in it."""
 
 
 @define(eq=False, repr=False)
@@ -98,18 +100,18 @@ class Symbols(Record):
 
     kinds: ClassVar[tuple[type[Any], ...]] = (Bound,)
 
-    rows: OrderedDict[Spot, Bound] = Factory(OrderedDict)
-    """What still counts of each row, by its run and place."""
-    _owner: dict[str, Spot] = field(factory=dict, alias="owner")
+    rows: OrderedDict[_At, Bound] = Factory(OrderedDict)
+    """What still counts of each row, by its run, the life of that, and its place."""
+    _owner: dict[str, _At] = field(factory=dict, alias="owner")
 
-    def values(self, *, but: str = "") -> dict[str, object]:
-        """The symbols in codec form, without those that the run `but` was the last to bind."""
-        owned = {name: spot for name, spot in self._owner.items() if spot[0] != but}
+    def values(self, *, but: tuple[str, str] | None = None) -> dict[str, object]:
+        """The symbols in codec form, without those that the run `but`, by id and life, was the last to bind."""
+        owned = {name: spot for name, spot in self._owner.items() if spot[:2] != but}
         return {name: self.rows[spot].symbols[name] for name, spot in owned.items()}
 
     def add(self, row: Bound) -> None:
         """Fold in one row; a second one of the same run and place is none."""
-        spot = (row.run, row.place)
+        spot = (row.run, row.life, row.place)
         if spot in self.rows:
             return
         for name in row.symbols:
@@ -140,7 +142,7 @@ class Rates(Record):
     per: int = 0
     """Milliseconds that anyone looks back."""
     stamps: OrderedDict[str, Stamped] = Factory(OrderedDict)
-    arrivals: OrderedDict[Spot, Arrived] = Factory(OrderedDict)
+    arrivals: OrderedDict[_At, Arrived] = Factory(OrderedDict)
 
     def add(self, row: RateRow) -> None:
         """Fold in one row."""
@@ -151,7 +153,7 @@ class Rates(Record):
                 while self.stamps and next(iter(self.stamps.values())).at < row.at - self.per:
                     self.stamps.popitem(last=False)
             case Arrived():
-                self.arrivals.setdefault((row.run, row.path), row)
+                self.arrivals.setdefault((row.run, row.life, row.path), row)
                 if len(self.arrivals) > PLACES:
                     self.arrivals.popitem(last=False)
             case Window(per=per):

@@ -43,6 +43,7 @@ from bb.messages import ToolCall, ToolResult, assistant
 # What release 1 of the format wrote. These lines are never changed: a later release reads them as they stand.
 GOLDEN: dict[bytes, Fact] = {
     b'[1,7,"run","job","s-1","caller",1000,"ab12",{"x":1}]': Started("job", "s-1", "caller", 1000, "ab12", {"x": 1}),
+    b'[1,7,"run","job","s","caller",1,"ab12",0,"life"]': Started("job", "s", "caller", 1, "ab12", 0, "life"),
     b'[1,7,"try",1001,"recovery"]': Attempted(1001, "recovery"),
     b'[1,7,"in",0,"job","cafe",[]]': Entered(0, "job", "cafe"),
     b'[1,7,"in",1,"job","beef",[[0,"job/a","job/b"]]]': Entered(1, "job", "beef", ((0, "job/a", "job/b"),)),

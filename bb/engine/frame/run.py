@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from copy import deepcopy
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import Factory, define, field, frozen
@@ -21,7 +22,7 @@ from bb.engine.memory.journal import Journal
 from bb.engine.plan import Plan
 from bb.errors import WiringError, root_of
 from bb.flows.tree import Trigger
-from bb.ids import session_of
+from bb.ids import fresh_id, session_of
 from bb.logs import warning
 from bb.messages import NO_USAGE, Input, Usage
 from bb.record import Record
@@ -159,6 +160,12 @@ class Run:
         """What tells the run's input from others."""
         started = self.journal.history.started if self.journal is not None else None
         return started.fingerprint if started is not None else ""
+
+    @cached_property
+    def life(self) -> str:
+        """Tells the run from others that had its id before; one that is not on record has a life in each process."""
+        started = self.journal.history.started if self.journal is not None else None
+        return started.life if started is not None else fresh_id()[:16]
 
     def session(self, durable: bool) -> SessionMemory:
         """What the run remembers for its session: in the store, or while the process lives."""

@@ -59,13 +59,19 @@ class SessionMemory:
         lease: LeaseOf,
         holder: HolderOf,
         streams: Streams | None = None,
+        life: str = "",
     ) -> None:
         self.rows = SessionRows(store, codec, clock, session_id, lease, streams)
         self.session_id = session_id
         self.run_id = run_id
+        self.life = life
         self._codec = codec
         self._holder = holder
         self._looked_back: dict[str, int] = {}
+
+    def wrote(self, found: Found | Done, path: str) -> bool:
+        """Whether what was found is of this very run, at this place: a crash came before the run's own record."""
+        return (found.run, found.life, found.path) == (self.run_id, self.life, path)
 
     # --- memo -------------------------------------------------------------------------------------------------------
 
@@ -92,11 +98,11 @@ class SessionMemory:
     async def recall_memo(self, key: str) -> Found | None:
         """The value of a memo, if a run of the session has computed it."""
         kept = (await self.rows.read(memo_stream(self.session_id, key), Memo)).kept
-        return None if kept is None else Found(self._codec.load(kept.value), kept.run, kept.path)
+        return None if kept is None else Found(self._codec.load(kept.value), kept.run, kept.path, kept.life)
 
     async def keep_memo(self, key: str, value: object, path: str) -> object:
         """Keep the value of a memo, and give the one that counts: that of a rival, if it was first."""
-        row = Kept(self.run_id, path, self.rows.now(), self._codec.dump(value, "value"))
+        row = Kept(self.run_id, path, self.rows.now(), self._codec.dump(value, "value"), self.life)
 
         def missing(memo: Memo) -> list[Row]:
             return [] if memo.kept is not None else [row]
@@ -138,7 +144,7 @@ class SessionMemory:
 
     async def finish(self, key: str, path: str, block: Block) -> Done:
         """Keep what the body of a once came to, and give what counts: that of a rival, if it was first."""
-        row = Finished(self.run_id, path, self.rows.now(), dump_block(block, self._codec))
+        row = Finished(self.run_id, path, self.rows.now(), dump_block(block, self._codec), self.life)
 
         def missing(table: OnceTable) -> list[Row]:
             return [] if table.finished is not None else [row]
@@ -168,7 +174,7 @@ class SessionMemory:
             await self.rows.clock.sleep(min(_POLL, left))
 
     def _done(self, row: Finished) -> Done:
-        return Done(load_block(row.block, self._codec), row.run, row.path)
+        return Done(load_block(row.block, self._codec), row.run, row.path, row.life)
 
     async def _is_alive(self, claim: Claimed) -> bool:
         """Whether the run that made a claim may still be in the body."""
@@ -204,12 +210,13 @@ class SessionMemory:
             point.position,
             redacted(point.label),
             dump_block(point.block, self._codec),
+            self.life,
         )
 
         def missing(table: Points) -> list[Row]:
             known = table.furthest.get((row.signature, row.fingerprint))
             is_needless = known is not None and (
-                known.position > row.position or (known.run, known.path) == (row.run, row.path)
+                known.position > row.position or (known.run, known.life, known.path) == (row.run, row.life, row.path)
             )
             return [] if is_needless else [row]
 
@@ -224,16 +231,16 @@ class SessionMemory:
     async def symbols(self, *, others: bool = False) -> dict[str, object]:
         """What the runs of the session have bound; of each name the latest; with `others` only what this run did not."""
         table = await self.rows.read(symbols_stream(self.session_id), Symbols)
-        return load_symbols(table.values(but=self.run_id if others else ""), self._codec)
+        return load_symbols(table.values(but=(self.run_id, self.life) if others else None), self._codec)
 
     async def keep_symbols(self, bound: Mapping[str, object], place: str) -> None:
         """Keep what this run bound; `place` names its leg, so that a second time changes nothing."""
         if not bound:
             return
-        row = Bound(self.run_id, place, self.rows.now(), dump_symbols(bound, self._codec))
+        row = Bound(self.run_id, place, self.rows.now(), dump_symbols(bound, self._codec), self.life)
 
         def missing(table: Symbols) -> list[Row]:
-            return [] if (row.run, row.place) in table.rows else [row]
+            return [] if (row.run, row.life, row.place) in table.rows else [row]
 
         await self.rows.change(symbols_stream(self.session_id), Symbols, missing)
 
@@ -298,13 +305,17 @@ class SessionMemory:
 
     async def token(self, name: str, path: str) -> str:
         """Arrive at a debounce; gives what tells this arrival from others, the same when it is found again."""
-        spot = (self.run_id, path)
+        spot = (self.run_id, self.life, path)
 
         def missing(table: Rates) -> list[Row]:
-            return [] if spot in table.arrivals else _named(table, name, Arrived(*spot, self.rows.now()))
+            return (
+                []
+                if spot in table.arrivals
+                else _named(table, name, Arrived(self.run_id, path, self.rows.now(), self.life))
+            )
 
         await self.rows.change(rate_stream(self.session_id, name), Rates, missing)
-        return "/".join(spot)  # no run id has a "/" in it
+        return "/".join(spot)  # neither a run id nor a life has a "/" in it
 
     async def is_last(self, name: str, token: str) -> bool:
         """Whether nobody has arrived at the debounce since."""

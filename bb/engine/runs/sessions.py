@@ -59,7 +59,7 @@ class Sessions:
         store = self._store if durable else self._process
         lease = run.lease if durable else no_lease
         return SessionMemory(
-            store, self._codec, self._clock, run.session_id, run.run_id, lease, store.holder, self._streams
+            store, self._codec, self._clock, run.session_id, run.run_id, lease, store.holder, self._streams, run.life
         )
 
     async def end(self, run: Run) -> None:

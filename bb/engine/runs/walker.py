@@ -19,6 +19,7 @@ from bb.engine.runs.sessions import Sessions
 from bb.engine.steps.walk import perform
 from bb.errors import InvalidInput
 from bb.flows.tree import DurableFlow, NamedFlow
+from bb.ids import fresh_id
 from bb.log import Attempted, Given, History, Seen, Started, dump_given, millis
 from bb.log.session import dump_symbols, load_symbols
 from bb.messages import Input
@@ -65,6 +66,7 @@ class Walker:
             at=now,
             fingerprint=print_ or given.fingerprint(self.codec),
             given=dump_given(given, self.codec),
+            life=fresh_id()[:16],
         )
 
     async def walk(self, run: Run, lane: Lane) -> Outcome:

@@ -133,7 +133,7 @@ async def made_ready(
 
         return await ready_segment(call, name, state, path, ctx)
     op = ctx.run.envelope.op(call)
-    if op is None or not _is_done(path, ctx):
+    if op is None or not is_done(path, ctx):
         ctx.run.envelope.authorise(call.op, op, ctx.tools, flow=name, path=path)
     assert op is not None
     values: list[object] = []
@@ -143,7 +143,7 @@ async def made_ready(
     return Ready(call, arguments_of(call, op, values, flow=name, path=path), op), state
 
 
-def _is_done(path: str, ctx: Context) -> bool:
+def is_done(path: str, ctx: Context) -> bool:
     """Whether a call is on record here: a policy that changed since must not keep what was done from being undone."""
     saved = ctx.scope.memory.saved if ctx.scope is not None else {}
     return path in saved or f"{path}/memo" in saved
@@ -182,7 +182,7 @@ async def dispatch(
     """Run an op for real, with everything that guards it, and keep what it came to."""
     run, seat = ctx.run, ctx.seat
     ctx.lane.begin()
-    if _is_done(path, ctx):  # with other arguments, so that nobody has asked yet
+    if is_done(path, ctx):  # with other arguments, so that nobody has asked yet
         run.envelope.authorise(op.name, op, ctx.tools, flow=name, path=path)
     if seat is not None:
         await seat.pass_through()

@@ -63,7 +63,7 @@ async def _found(found: Found, key: str, node: Node, memo: Memo, state: State, p
     """The state after a memo that the session has."""
     run, scope = ctx.run, ctx.scope
     value, view = cast("tuple[object, str | None]", found.value)
-    if (found.run, found.path) == (run.run_id, path):  # a crash came before the run's own record
+    if run.session(scope is not None).wrote(found, path):
         state = state if view is None else state.spoken((Message(view, "assistant"),))
     else:
         run.emit("memo.hit", path, node.name)
@@ -110,7 +110,7 @@ async def run_once(node: Node, once: Once, state: State, path: str, ctx: Context
     async with run.once_lock(key):
         done = await _claimed(key, once, path, ctx)
         if done is not None:
-            if (done.run, done.path) != (run.run_id, path):
+            if not run.session(True).wrote(done, path):
                 run.emit("once.skipped", path, node.name, once.label)
                 if scope.journal.history.remembers_below(path):  # another finished what this run had begun
                     await replayed(node, state, path, ctx, perform)

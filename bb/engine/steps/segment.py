@@ -15,7 +15,7 @@ from bb.engine.frame.envelope import AnyOp, OpResult
 from bb.engine.frame.ledger import HandlerLedger
 from bb.engine.frame.state import State
 from bb.engine.frame.tasks import is_cancelled, together
-from bb.engine.steps.calls import Keep, Ready, work_out
+from bb.engine.steps.calls import Keep, Ready, is_done, work_out
 from bb.engine.steps.op_tool import arguments_in, json_in, shown, spec_of
 from bb.errors import (
     AgentFailed,
@@ -66,15 +66,9 @@ async def ready_segment(segment: AiSegment, name: str, state: State, path: str, 
         Denied: one of its tools may not run here.
         NoModel: there is no model to ask; nothing has run.
     """
-    ops = _ops_of(segment, name, path, ctx)
-    known = ctx.scope is not None and ctx.scope.recall(path) is not None
-    if not known and ctx.under(segment.model).model is None:
-        raise NoModel(
-            "a model stage has no model",
-            flow=name,
-            path=path,
-            remedy="with_model on it or on a flow around it, or App(model=...)",
-        )
+    ops = _ops_of(segment, ctx)
+    if not is_done(path, ctx):
+        _check(segment, ops, name, path, ctx)
     value, state = await work_out(segment.goal, "goal", name, state, path, ctx)
     arguments = {"goal": text_of(value), "max_rounds": segment.max_rounds, "until": segment.until}
     return Ready(segment, arguments, None, ops), state
@@ -101,6 +95,8 @@ async def run_segment(
         run.replayed.append(path)
         run.emit("flow.cached", path, name, segment.kind)
         return known.value, filled(segment, known.value, state)
+    if is_done(path, ctx):  # for another goal, so that nobody has asked yet
+        _check(segment, ops, name, path, ctx)
     if not goal.strip():
         raise InvalidValue("the goal of a model stage is empty", flow=name, path=path, remedy="say what it is to do")
     ctx.lane.begin()
@@ -140,21 +136,28 @@ def is_filled(value: object) -> bool:
     return value is not None and not (isinstance(value, str | list | tuple | Mapping) and not value)
 
 
-def _ops_of(segment: AiSegment, name: str, path: str, ctx: Context) -> dict[str, AnyOp]:
-    """The ops of a stage by their names.
+def _ops_of(segment: AiSegment, ctx: Context) -> dict[str, AnyOp]:
+    """The ops of a stage by their names, without those that nobody knows here."""
+    known = {**ctx.run.envelope.catalogue.ops, **{op.name: op for op in segment.bound}}
+    return {tool: known[tool] for tool in segment.tools if tool in known}
+
+
+def _check(segment: AiSegment, ops: Mapping[str, AnyOp], name: str, path: str, ctx: Context) -> None:
+    """Refuse a stage before anything of it runs.
 
     Raises:
-        Denied: one is unknown, or may not run here.
+        Denied: one of its tools is unknown, or may not run here.
+        NoModel: there is no model to ask.
     """
-    envelope = ctx.run.envelope
-    bound = {op.name: op for op in segment.bound}
-    ops: dict[str, AnyOp] = {}
     for tool in segment.tools:
-        op = bound[tool] if tool in bound else envelope.catalogue.ops.get(tool)
-        envelope.authorise(tool, op, ctx.tools, flow=name, path=path)
-        assert op is not None
-        ops[tool] = op
-    return ops
+        ctx.run.envelope.authorise(tool, ops.get(tool), ctx.tools, flow=name, path=path)
+    if ctx.under(segment.model).model is None:
+        raise NoModel(
+            "a model stage has no model",
+            flow=name,
+            path=path,
+            remedy="with_model on it or on a flow around it, or App(model=...)",
+        )
 
 
 async def _guarded(stage: _Stage, goal: str, state: State) -> Record:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Literal
@@ -11,17 +12,22 @@ import pytest
 
 import bb
 from bb.errors import Denied, GraphChanged, OpFailed, RunExpired
+from bb.flows.refs import ref
 from bb.flows.tree import (
+    AiSegment,
     Await,
     Bind,
     Emit,
+    Memo,
     Return,
     Saga,
+    Scope,
     Step,
 )
 from bb.policy import Policy
 from bb.testing.clock import ManualClock
 from bb.testing.mock_store import Crash, MockStore
+from bb.testing.scripted_model import ScriptedModel
 from tests.conformance.acts import Acts, durable
 from tests.trials.kit import Disk, cut_off, mocked
 from tests.unit.engine.unwound import UNDONE, open_flow, refunding, status
@@ -267,6 +273,57 @@ async def test_what_was_done_is_undone_though_it_may_not_be_done_any_more(disk: 
     assert acts.done == ["a", "slow", "slow", "undo a done"]
     with pytest.raises(Denied):
         await app.run("f", run_id="r")
+
+
+STAGE = AiSegment("go", ["send"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda acts: Saga(Step(STAGE, undo=acts("undo")), Step(acts("slow"))),
+        lambda acts: Saga(Step(Memo("m", STAGE), undo=acts("undo")), Step(acts("slow"))),
+        lambda acts: Scope(acts("slow"), acquire=STAGE, bind="got", finally_=acts("undo")),
+    ],
+    ids=["step", "memo", "acquire"],
+)
+@pytest.mark.parametrize("then", ["cancel", "run"])
+async def test_what_a_model_did_is_undone_though_it_may_not_do_it_any_more(
+    disk: Disk, acts: Acts, body: Callable[[Acts], bb.AnyFlow], then: str
+) -> None:
+    send, flow = acts.named("send"), durable(body(acts))
+    model = ScriptedModel(bb.ToolCall.new("send", {"what": "sent"}), "done")
+    await cut_off(disk.app(flow, ops=[acts.op, send], model=model), acts.hold("slow"), "f", run_id="r")
+    assert acts.done == ["sent", "slow"]
+    acts.fail("slow", 1)
+    app = disk.app(flow, ops=[acts.op, send], policy=Policy(deny=("send",)), model=ScriptedModel())
+
+    if then == "cancel":
+        await app.cancel("r")
+        assert acts.done == ["sent", "slow", "undo"]
+        assert await status(app) == "cancelled"
+        return
+    with pytest.raises(OpFailed, match="slow fails"):
+        await app.run("f", run_id="r")
+    assert acts.done == ["sent", "slow", "slow", "undo"]
+    with pytest.raises(Denied):  # a new attempt, which nobody has allowed
+        await app.run("f", run_id="r")
+    assert acts.count("sent") == 1
+
+
+async def test_a_stage_that_is_on_record_for_another_goal_is_asked_about(disk: Disk, acts: Acts) -> None:
+    """What was done for one goal lets nothing be done for another."""
+    send = acts.named("send")
+    flow = durable(Bind("goal", acts("goal")), AiSegment(ref("goal", str), ["send"]), acts("slow"))
+    model = ScriptedModel(bb.ToolCall.new("send", {"what": "sent"}), "done")
+    await cut_off(disk.app(flow, ops=[acts.op, send], model=model), acts.hold("slow"), "f", run_id="r")
+    app = disk.app(flow, ops=[acts.op, send], policy=Policy(deny=("send",)), model=ScriptedModel())
+    acts.values["goal"] = "another"
+    await app.forget("r", "f/body~bind.0")
+
+    with pytest.raises(Denied, match="send"):
+        await app.run("f", run_id="r")
+    assert acts.count("sent") == 1
 
 
 async def test_what_a_step_bound_is_there_for_the_undo_after_a_cancel_elsewhere(disk: Disk, acts: Acts) -> None:
