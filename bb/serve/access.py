@@ -56,9 +56,19 @@ def check_site(request: Request) -> None:
     Raises:
         Refused: it is such a request.
     """
-    foreign = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-    if foreign and not is_json(request):
+    if is_foreign(request) and not is_json(request):
         raise Refused("the body must be application/json", 415, "unsupported_media_type")
+
+
+def is_foreign(request: Request) -> bool:
+    """Whether a page of another site had a browser send it; programs that are no browser say nothing of where they are.
+
+    Over plain HTTP a browser says it with the origin alone.
+    """
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        return site not in ("none", "same-origin")
+    return origin is not None and origin.partition("://")[2] != request.headers.get("host")
 
 
 def is_json(request: Request) -> bool:

@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from bb.ids import scoped
+from bb.serve.access import check_site
 from bb.serve.exchange import Exchange
 from bb.serve.problems import Refused
 
@@ -31,6 +32,7 @@ def hooks(app: App, started: Callable[[], bool], tenant_of: Callable[[Request], 
     async def call(request: Request) -> Response:
         if not started():
             raise Refused("the app was not started", 503, "not_started")
+        check_site(request)
         tenant, exchange = await tenant_of(request), Exchange.of(request)
         body = await request.body()
         exchange.ran = True

@@ -114,17 +114,24 @@ async def test_who_is_authorised_may_have_had_the_body_read() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
-    ("site", "kind", "status"),
+    ("sender", "kind", "status"),
     [
-        ("cross-site", "text/plain", 415),
-        ("same-site", "application/x-www-form-urlencoded", 415),
-        ("cross-site", "application/json; charset=utf-8", 200),  # a browser has asked for leave before it sends that
-        ("same-origin", "text/plain", 200),
-        (None, "application/x-www-form-urlencoded", 200),  # curl
+        ({"Sec-Fetch-Site": "cross-site"}, "text/plain", 415),
+        ({"Sec-Fetch-Site": "same-site"}, "application/x-www-form-urlencoded", 415),
+        # a browser has asked for leave before it sends that
+        ({"Sec-Fetch-Site": "cross-site"}, "application/json; charset=utf-8", 200),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "https://elsewhere"}, "text/plain", 200),
+        # as browsers send over plain HTTP
+        ({"Origin": "http://evil.example"}, "text/plain", 415),
+        ({"Origin": "null"}, "text/plain", 415),
+        ({"Origin": "http://["}, "text/plain", 415),
+        ({"Origin": "http://here:81"}, "text/plain", 415),
+        ({"Origin": "http://here"}, "text/plain", 200),
+        ({}, "application/x-www-form-urlencoded", 200),  # curl
     ],
 )
-async def test_a_page_of_another_site_starts_nothing(path: str, site: str | None, kind: str, status: int) -> None:
-    headers = {"Content-Type": kind, **({"Sec-Fetch-Site": site} if site else {})}
+async def test_a_page_of_another_site_starts_nothing(path: str, sender: dict[str, str], kind: str, status: int) -> None:
+    headers = {"Content-Type": kind, "Host": "here", **sender}
     app = app_of(durable(hello))
     async with asgi(app.asgi()) as http:
         answer = await http.post(path, content=json.dumps(body_of(path, "hi")), headers=headers)

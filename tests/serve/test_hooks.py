@@ -57,6 +57,23 @@ async def test_case_95_a_body_that_responds_answers_with_all_its_stages(time: Ti
         assert (heard.metadata["X-Kind"], heard.metadata["Content-Type"]) == ("one", "text/csv")
 
 
+@pytest.mark.parametrize(
+    ("sender", "status"),
+    [
+        ({"Sec-Fetch-Site": "cross-site", "Content-Type": "text/plain"}, 415),
+        ({"Origin": "http://evil.example", "Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Origin": "http://evil.example", "Content-Type": "application/json"}, 200),  # the browser was asked first
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 200),
+        ({}, 200),
+    ],
+)
+async def test_a_page_of_another_site_calls_no_webhook(time: Timetable, sender: dict[str, str], status: int) -> None:
+    app = time.app(start=(later(bb.Webhook("w", time.agent("a"), bb.Respond()), id="f"),))
+    async with called(app) as http:
+        assert (await http.post("/v1/hooks/w", content=b"x=1", headers=sender)).status_code == status
+        assert time.count("a") == (status == 200)
+
+
 async def test_case_95_any_other_body_is_accepted_and_runs_in_the_background(time: Timetable) -> None:
     time.holds["a"] = asyncio.Event()
     async with called(time.app(start=(later(bb.Webhook("w", time.agent("a"), time.agent("b")), id="f"),))) as http:

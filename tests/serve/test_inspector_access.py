@@ -172,6 +172,7 @@ async def test_with_tenants_somebody_has_to_say_who_sees_the_runs_of_all() -> No
         ({"Sec-Fetch-Site": "none"}, 403),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
         ({"Origin": "http://localhost:81"}, 403),
         ({"Content-Type": "text/plain"}, 415),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415),

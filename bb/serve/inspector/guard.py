@@ -6,12 +6,11 @@ import ipaddress
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bb.serve.access import Authorize, is_json, refusal
+from bb.serve.access import Authorize, is_foreign, is_json, refusal
 from bb.serve.exchange import Exchange
 from bb.serve.problems import Refused
 
@@ -62,13 +61,8 @@ class Guard:
 
 
 def _check_origin(request: Request) -> None:
-    """Refuse what another site had a browser send; programs that are no browser say nothing of where they are."""
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    if site is not None:
-        foreign = site != "same-origin"
-    else:
-        foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host")
-    if foreign:
+    """Refuse what another site had a browser send."""
+    if is_foreign(request) or request.headers.get("sec-fetch-site") == "none":  # which no button of a page says
         raise Refused("the request came from another site", 403, "cross_site")
     if not is_json(request):  # which a form of another site cannot send
         raise Refused("the body must be application/json", 415, "unsupported_media_type")
