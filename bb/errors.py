@@ -120,7 +120,7 @@ class UnknownRun(Fatal, LookupError):
 
 
 class UnknownWebhook(Fatal, LookupError):
-    """No webhook of that id waits to be called: no run has reached it, it was unscheduled, or its flow is not registered."""
+    """No webhook of that id waits to be called: no run has reached it, it was unscheduled, or no registered flow has it."""
 
 
 class TriggerCycle(Fatal):

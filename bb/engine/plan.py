@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Final, assert_never
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from bb.flows.base import changed
 from bb.flows.options import DurableOptions
@@ -46,6 +47,7 @@ from bb.flows.tree import (
     slots,
 )
 from bb.identity import Tree, body_key, signature_of, tree
+from bb.log import Body
 from bb.models.base import Model
 from bb.ops import Catalogue
 from bb.record import Record
@@ -94,6 +96,8 @@ class Cause(Record):
     trigger: Trigger
     place: str
     """The path of the trigger from the registered flow."""
+    body: Body
+    """What tells it from those that other triggers start."""
     name: str = ""
     """The nearest id."""
     model: Model | None = None
@@ -190,7 +194,20 @@ NOTHING: Final = Known()
 
 def prepare(flow: AnyFlow, known: Known = NOTHING) -> Plan:
     """Prepare a flow that passed its check."""
-    return _plan(flow, known)
+    plan = _plan(flow, known)
+    return evolve(plan, bodies=_told_apart(plan.bodies)) if plan.bodies else plan
+
+
+def _told_apart(plans: Mapping[str, Plan]) -> dict[str, Plan]:
+    """What the triggers of a flow start; ids that different bodies have stand for none of them."""
+    causes = {place: plan.cause for place, plan in plans.items() if plan.cause is not None}
+    bodies = {(cause.body.kind, cause.body.ids, cause.body.signature) for cause in causes.values()}
+    times = Counter((kind, ids) for kind, ids, _ in bodies)
+    out = dict(plans)
+    for place, cause in causes.items():
+        if cause.body.ids and times[cause.body.kind, cause.body.ids] > 1:
+            out[place] = evolve(plans[place], cause=evolve(cause, body=evolve(cause.body, ids=())))
+    return out
 
 
 def _plan(flow: AnyFlow, known: Known, cause: Cause | None = None) -> Plan:
@@ -200,7 +217,7 @@ def _plan(flow: AnyFlow, known: Known, cause: Cause | None = None) -> Plan:
     kinds = {type(body_of(node.flow)) for node in nodes}
     bodies: dict[str, Plan] = {}
     model, tools = (cause.model, cause.tools) if cause is not None else (None, None)
-    for inner in _causes(root, _home(flow, cause), model, tools):
+    for inner in _causes(root, _home(flow, cause), model, tools, known):
         body = inner.trigger.body
         if body:
             plan = _plan(body[0] if len(body) == 1 else Chain(body), known, inner)
@@ -226,20 +243,40 @@ def _home(flow: AnyFlow, cause: Cause | None) -> str:
     return cause.place if isinstance(flow, Chain) else f"{cause.place}/{segment('body', 0, flow)}"
 
 
-def _causes(node: Node, path: str, model: Model | None, tools: frozenset[str] | None) -> Iterator[Cause]:
+def _causes(node: Node, path: str, model: Model | None, tools: frozenset[str] | None, known: Known) -> Iterator[Cause]:
     """Every trigger at a node and below, with what its body inherits from where it stands."""
     body = body_of(node.flow)
     if isinstance(body, TRIGGERS):
-        yield Cause(body, path, node.name, model, tools)
+        yield Cause(body, path, _body(body, known), node.name, model, tools)
         return
     model = body.model if body.model is not None else model
     if isinstance(body, WithTools):
         tools = frozenset(body.tools) if tools is None else tools & frozenset(body.tools)
     if isinstance(node.flow, NamedFlow | DurableFlow):
-        yield from _causes(node.parts[0], path, model, tools)
+        yield from _causes(node.parts[0], path, model, tools, known)
         return
     for part in (*node.parts, *(part for parts in node.bodies.values() for part in parts)):
-        yield from _causes(part, f"{path}/{part.segment}", model, tools)
+        yield from _causes(part, f"{path}/{part.segment}", model, tools, known)
+
+
+def _body(trigger: Trigger, known: Known) -> Body:
+    """What tells the body of a trigger from others; its ids are those of the flows that it names or runs."""
+    ids = [step.flow if isinstance(step, Run) else flow_id(step) for step in trigger.body]
+    signature = body_key(trigger.body, known.flows, known.catalogue)
+    return Body(trigger.kind, spec_of(trigger), signature, tuple(filter(None, ids)))
+
+
+def spec_of(trigger: Trigger) -> tuple[str, ...]:
+    """What a trigger says for itself that is known before it is reached: a timetable and its zone, or the id of a webhook."""
+    match trigger:
+        case Every(cron=cron, tz=tz):
+            return (cron,) if tz is None else (cron, tz)
+        case Webhook(id=id):
+            return (id,)
+        case At():
+            return ()
+        case unreachable:
+            assert_never(unreachable)
 
 
 _UNWOUND: Final = {Saga, Scope, Timeout}

@@ -28,7 +28,7 @@ from bb.log.facts import (
     decode,
     encode,
 )
-from bb.log.given import Given, dump_given, load_given, tenant_of
+from bb.log.given import Body, Given, body_in, dump_given, load_given, tenant_of, with_body
 from bb.log.history import STUCK_AFTER, History, Scope, Status
 from bb.log.session import Block, dump_block, load_block
 from bb.log.streams import CONTROLS, RUNS, control_stream, millis, moment, run_stream, tree_stream
@@ -41,6 +41,7 @@ __all__ = [
     "Answered",
     "Attempted",
     "Block",
+    "Body",
     "Decided",
     "Delta",
     "EndStatus",
@@ -64,6 +65,7 @@ __all__ = [
     "UndoFailed",
     "Unwinding",
     "Unwound",
+    "body_in",
     "control_stream",
     "decode",
     "dump_block",
@@ -78,4 +80,5 @@ __all__ = [
     "run_stream",
     "tenant_of",
     "tree_stream",
+    "with_body",
 ]

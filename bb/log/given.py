@@ -17,6 +17,23 @@ _NO_REQUEST: Final = Request()
 
 
 @frozen(eq=False, repr=False)
+class Body(Record):
+    """Which trigger a body belongs to, and what it is: what tells it from others when its flow has changed."""
+
+    kind: str
+    """Of the trigger."""
+    spec: tuple[str, ...] = ()
+    """The timetable and its zone, or the id of the webhook."""
+    signature: str = ""
+    ids: tuple[str, ...] = ()
+    """Those of its statements, where no different body in its flow has the same."""
+
+    def goes_on_as(self, other: Body) -> bool:
+        """Whether another is the same body, or what has become of it."""
+        return self.signature == other.signature or (bool(self.ids) and self.ids == other.ids)
+
+
+@frozen(eq=False, repr=False)
 class Given(Record):
     """The input of a run and its params."""
 
@@ -28,6 +45,8 @@ class Given(Record):
     """How many triggers led here, one started by the other."""
     tenant: str = ""
     """Whose run it is, where there are tenants."""
+    body: Body | None = None
+    """What is run, if a trigger started it."""
 
     def fingerprint(self, codec: Codec) -> str:
         """32 hex digits that are equal for equal input and params, and differ for others.
@@ -64,12 +83,33 @@ def dump_given(given: Given, codec: Codec) -> dict[str, object]:
         out["n"] = given.depth
     if given.tenant:
         out["t"] = given.tenant
-    return out
+    return out if given.body is None else with_body(out, given.body)
 
 
 def tenant_of(plain: object) -> str:
     """Whose run it is that was started with this, without reading the rest."""
     return str(cast("dict[str, object]", plain).get("t", ""))
+
+
+def with_body(plain: dict[str, object], body: Body) -> dict[str, object]:
+    """What a run begins with, in codec form, for the body of a trigger."""
+    return {**plain, "b": [body.kind, list(body.spec), body.signature, list(body.ids)]}
+
+
+def body_in(plain: object) -> Body | None:
+    """The body that begins with this, without reading the rest; None for what no trigger starts, and in old records.
+
+    Raises:
+        CorruptRecord: it cannot be read.
+    """
+    try:
+        form = cast("dict[str, Any]", plain).get("b")
+        if form is None:
+            return None
+        kind, spec, signature, ids = form
+        return Body(kind, tuple(spec), signature, tuple(ids))
+    except Exception as error:
+        raise CorruptRecord(f"the body of a trigger cannot be read: {error}", remedy="restore the store") from error
 
 
 def load_given(plain: object, codec: Codec) -> Given:
@@ -92,6 +132,7 @@ def load_given(plain: object, codec: Codec) -> Given:
             cast("dict[str, object]", symbols) if symbols is not None else {},
             int(form.get("n", 0)),
             tenant_of(form),
+            body_in(form),
         )
     except CorruptRecord:
         raise

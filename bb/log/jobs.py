@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeAlias, assert_never
 
 from attrs import Factory, define, evolve
 
+from bb.log.given import Body, body_in
 from bb.log.rows import Armed, Dropped, Fired, Row
 from bb.log.tables import PLACES
 from bb.record import Record
@@ -21,6 +22,8 @@ class Job(Record):
     kinds: ClassVar[tuple[type[Any], ...]] = (Armed, Fired, Dropped)
 
     armed: Armed | None = None
+    body: Body | None = None
+    """What it starts; None where an old record does not tell."""
     due: int | None = None
     """When it comes due next, in Unix milliseconds; None: when it is called, or never."""
     over: int | None = None
@@ -32,13 +35,15 @@ class Job(Record):
         """Fold in one row."""
         match row:
             case Armed():
-                spot, known = (row.run, row.at), self.armed
+                spot, known, before = (row.run, row.at), self.armed, self.body
                 if spot in self.heard or (known is not None and row.kind == "at"):
                     return
                 self.heard[spot] = None
                 if len(self.heard) > PLACES:
                     self.heard.popitem(last=False)
-                if known is None or self.over is not None or known.spec != row.spec:
+                self.body = body_in(row.given) or (Body(row.kind, row.spec) if row.kind == "webhook" else None)
+                other = before is not None and self.body is not None and not before.goes_on_as(self.body)
+                if known is None or self.over is not None or known.spec != row.spec or other:
                     self.due = row.due  # else the same timetable goes on: a tick that was missed is still to come
                 self.armed, self.over = row, None
             case Fired(at=at, due=due, next=next):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from bb.engine.outcome import RunInfo
 from bb.engine.plan import Plan
+from bb.engine.runs.bodies import plan_of
 from bb.engine.runs.runner import Runner
 from bb.errors import BBError, Conflict, CorruptRecord, Fenced, RunBusy, UnknownFlow, UnknownRun
 from bb.log import (
@@ -164,7 +165,7 @@ class Archive:
             return
         started = history.started
         assert started is not None
-        plan = self._plans.get(started.flow)
+        plan = plan_of(self._plans, history)
         if plan is None:
             raise UnknownFlow(
                 f"run {history.run_id} has something to undo, and its flow {started.flow!r} is not registered",
@@ -251,7 +252,7 @@ class Archive:
                 return False
             return await self._drop(run_id, info.length)
         history = await self.history(run_id)
-        plan = self._plans.get(history.started.flow) if history.started is not None else None
+        plan = plan_of(self._plans, history)
         outlived = plan is not None and self._runner.settler.outlived(plan, history)
         # a job that still waits for its turn is accepted work, however long no app was started
         waiting = history.is_waiting_job and not history.is_stuck

@@ -17,6 +17,7 @@ from bb.engine.frame.run import Reached
 from bb.engine.plan import Plan
 from bb.engine.runs.archive import Archive
 from bb.engine.runs.ask import Ask
+from bb.engine.runs.bodies import plan_of
 from bb.engine.runs.live import Live
 from bb.engine.runs.runner import Runner
 from bb.errors import (
@@ -100,10 +101,10 @@ class Jobs:
             raise RunBusy(
                 f"run {run_id} is going on", after=timedelta(seconds=1), remedy="wait until it ends, or cancel it"
             )
-        started, ended = history.started, history.ended
-        flow = started.flow if started is not None else ended.flow if ended is not None else ""
-        plan = self._plans.get(flow)
+        plan = plan_of(self._plans, history)
         if plan is None:
+            started, ended = history.started, history.ended
+            flow = started.flow if started is not None else ended.flow if ended is not None else ""
             raise UnknownFlow(
                 f"run {run_id} is of flow {flow!r}, which is not registered", remedy="register the flow, and retry then"
             )
@@ -198,8 +199,7 @@ class Jobs:
         except BBError as problem:
             error("a run that something was delivered to cannot be read", run_id=run_id, error=str(problem))
             return
-        started = history.started
-        plan = self._plans.get(started.flow) if started is not None else None
+        plan = plan_of(self._plans, history)
         if plan is not None and history.resumes:
             await self._run(_by_itself(plan, run_id, _PATIENCE))
 
@@ -274,7 +274,7 @@ class Jobs:
             return
         if registered is not None and started.flow != registered:
             return
-        plan = self._plans.get(started.flow)
+        plan = plan_of(self._plans, history)
         if plan is None:
             if history.run_id not in self._parked:
                 self._parked.add(history.run_id)

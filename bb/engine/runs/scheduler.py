@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final, assert_never
@@ -17,13 +16,14 @@ from attrs import evolve
 from bb.cron import next_time
 from bb.engine.frame.run import Reached
 from bb.engine.outcome import Fired, JobInfo
-from bb.engine.plan import Plan
+from bb.engine.plan import Plan, spec_of
 from bb.engine.runs.ask import Ask, check_tenant_of, in_use, other_input
+from bb.engine.runs.bodies import place_of, plan_of, reached_at, replaced_by, started_by
 from bb.engine.runs.runner import Runner
 from bb.errors import BBError, UnknownWebhook, WiringError
 from bb.flows.tree import At, Every, Trigger, Webhook
 from bb.ids import fresh_id
-from bb.log import History, load_given, millis, moment, run_stream
+from bb.log import Body, History, load_given, millis, moment, run_stream, with_body
 from bb.log.jobs import Job
 from bb.log.rows import Armed, Dropped, Row
 from bb.log.rows import Fired as Ticked
@@ -32,7 +32,6 @@ from bb.logs import error, warning
 from bb.trace import Event
 
 LOOK: Final = 30.0  # seconds between looks for what other processes have scheduled, and at the time of day
-_ROUND: Final = re.compile(r"[#@]\d+")  # of a loop, or an attempt; no id holds these signs
 
 
 class Scheduler:
@@ -59,18 +58,18 @@ class Scheduler:
         """Put on record what a trigger is to start, before the run goes on; gives the id of the job.
 
         Raises:
-            WiringError: its flow is not registered, or is another one by now.
+            WiringError: it stands in no flow that is registered by now.
             StoreError: it was not recorded.
         """
-        plan = self._bodies.get(_ROUND.sub("", reached.path))
-        if plan is None or plan.cause is None or plan.cause.trigger != reached.trigger:
+        plan = reached_at(self._bodies, place_of(reached.path), reached.trigger)
+        if plan is None or plan.cause is None:
             raise WiringError(
                 f"{reached.trigger.kind} stands in a flow that is not registered",
                 path=reached.path,
-                remedy="register the flow: what a trigger starts later is found by the flow's id and the place in it",
+                remedy="register the flow: what a trigger starts later is looked for in the registered flow of that id",
             )
-        job_id = _job_id(reached)
-        row = self._row(reached)
+        job_id = await self._job_id(reached, plan, plan.cause.body)
+        row = self._row(reached, plan.cause.body)
 
         def missing(job: Job) -> list[Row]:
             known = job.armed
@@ -86,21 +85,30 @@ class Scheduler:
             self.wake(row.due)
         return job_id
 
-    def _row(self, reached: Reached) -> Armed:
+    async def _job_id(self, reached: Reached, plan: Plan, body: Body) -> str:
+        """The job of a trigger: that of its place, unless what is known there has moved on to another place of the flow."""
+        job_id = _job_id(reached)
+        if isinstance(reached.trigger, Webhook) or (isinstance(reached.trigger, At) and not reached.starting):
+            return job_id
+        now = started_by(self._bodies, await self._read(job_stream(job_id)))
+        return job_id if now is None or now is plan else _job_id(reached, body.signature)
+
+    def _row(self, reached: Reached, body: Body) -> Armed:
         now = self._clock.now()
         due: int | None
+        spec = spec_of(reached.trigger)
         match reached.trigger:
             case Every(cron=cron, tz=tz):
-                due, spec = millis(next_time(cron, tz, now)), (cron,) if tz is None else (cron, tz)
+                due = millis(next_time(cron, tz, now))
             case At():
                 due = millis(_due(reached))
                 spec = (str(due),)
-            case Webhook(id=id):
-                due, spec = None, (id,)
+            case Webhook():
+                due = None
             case unreachable:
                 assert_never(unreachable)
-        run = "" if reached.starting else reached.run_id
-        return Armed(reached.trigger.kind, reached.path, run, millis(now), due, spec, reached.given)
+        run, given = "" if reached.starting else reached.run_id, with_body(reached.given, body)
+        return Armed(reached.trigger.kind, reached.path, run, millis(now), due, spec, given)
 
     # --- starting what is due ---
 
@@ -144,11 +152,12 @@ class Scheduler:
             warning("looking for jobs that are due failed", error=str(problem))
             return None
         later: list[int] = []
+        replaced = replaced_by(self._bodies, jobs)
         for job_id, job in jobs.items():
             if job.due is None:
                 continue
             try:
-                due = await self._start(job_id, job)
+                due = await self._start(job_id, job, replaced.get(job_id))
             except Exception as problem:  # one that cannot be started never stops the others
                 error("a job could not be started", job=job_id, error=str(problem))
                 continue
@@ -156,8 +165,8 @@ class Scheduler:
                 later.append(due)
         return min(later, default=None)
 
-    async def _start(self, job_id: str, job: Job) -> int | None:
-        """Start a job if it is due; gives when it comes due next.
+    async def _start(self, job_id: str, job: Job, replaced: int | None) -> int | None:
+        """Start a job if it is due; gives when it comes due next. One that was replaced makes up for a tick missed before.
 
         It is on record as a run, under an id that only this tick has, before the job is set to its next time. So whoever
         comes in between, after a crash or from another process, finds that run, and starts no other.
@@ -165,15 +174,18 @@ class Scheduler:
         armed, due = job.armed, job.due
         assert armed is not None
         assert due is not None
+        if replaced is not None and not (armed.kind == Every.kind and due < replaced):
+            await self.unschedule(job_id)
+            return None
         now = self._clock.now()
         if millis(now) < due:
             return due
-        plan = self._plan(job_id, armed)
+        plan = self._plan(job_id, job)
         if plan is None:
             return None
         ask = self._ask(plan, armed, f"{job_id}:{due}")
         new = await self._runner.record_new(ask)
-        ticked = Ticked(ask.run_id, millis(now), due, self._next(plan))
+        ticked = Ticked(ask.run_id, millis(now), due, self._next(armed) if replaced is None else None)
         rows = self._runner.sessions.rows("")
         job = await rows.change(job_stream(job_id), Job, lambda state: [ticked] if state.due == due else [])
         if new:
@@ -181,22 +193,19 @@ class Scheduler:
             self._take(ask)
         return job.due
 
-    def _next(self, plan: Plan) -> int | None:
+    def _next(self, armed: Armed) -> int | None:
         """When a trigger comes due again: ticks that were missed are one, and that one has just been started."""
-        trigger = plan.cause.trigger if plan.cause is not None else None
-        if not isinstance(trigger, Every):
+        if armed.kind != Every.kind:
             return None
-        return millis(next_time(trigger.cron, trigger.tz, self._clock.now()))
+        cron, *tz = armed.spec
+        return millis(next_time(cron, tz[0] if tz else None, self._clock.now()))
 
-    def _plan(self, job_id: str, armed: Armed) -> Plan | None:
-        plan = self._bodies.get(_ROUND.sub("", armed.path))
-        cause = plan.cause if plan is not None else None
-        if cause is not None and cause.trigger.kind == armed.kind:
-            return plan
-        if job_id not in self._told:
+    def _plan(self, job_id: str, job: Job) -> Plan | None:
+        plan = started_by(self._bodies, job)
+        if plan is None and job.armed is not None and job_id not in self._told:
             self._told.add(job_id)
-            warning("a job waits for its flow to be registered", job=job_id, path=armed.path)
-        return None
+            warning("a job waits for its flow to be registered", job=job_id, path=job.armed.path)
+        return plan
 
     def _ask(self, plan: Plan, armed: Armed, run_id: str) -> Ask:
         given = load_given(armed.given, self._codec)
@@ -216,9 +225,10 @@ class Scheduler:
         tracer = self._runner.walker.tracer
         if tracer is None:
             return
-        flow = armed.path.partition("/")[0]
+        path = armed.path if place_of(armed.path) == ask.plan.name else ask.plan.name  # it has moved
+        flow = path.partition("/")[0]
         try:
-            tracer.event(Event("job.fired", ask.run_id, armed.path, self._clock.now(), flow, detail=armed.kind))
+            tracer.event(Event("job.fired", ask.run_id, path, self._clock.now(), flow, detail=armed.kind))
         except Exception as problem:
             warning("a tracer failed", error=repr(problem), kind="job.fired", run_id=ask.run_id)
 
@@ -245,8 +255,11 @@ class Scheduler:
         new = await self._runner.record_new(ask)
         if new:
             self._emit(ask, armed)
-        elif (known := await self._known_call(ask, body)).finished and known.answer is not None:
-            return Fired(ask.run_id, known.answer)
+        else:
+            known, plan = await self._known_call(ask, body)
+            if known.finished and known.answer is not None:
+                return Fired(ask.run_id, known.answer)
+            ask = evolve(ask, plan=plan)
         ask = evolve(ask, input=None)
         if plan.responds:
             outcome = await self._runner.outcome(ask)
@@ -258,18 +271,19 @@ class Scheduler:
     async def _webhook(self, id: str, tenant: str) -> tuple[str, Plan, Armed]:
         """The webhook of that id, which waits: the tenant's own, or else one that belongs to none."""
         for job_id in dict.fromkeys((_webhook_id(id, tenant), _webhook_id(id, ""))):
-            job = await self._runner.sessions.rows("").read(job_stream(job_id), Job)
-            armed = job.armed if job.over is None else None
-            plan = self._bodies.get(_ROUND.sub("", armed.path)) if armed is not None else None
-            if armed is not None and plan is not None:
-                return job_id, plan, armed
+            job = await self._read(job_stream(job_id))
+            plan = started_by(self._bodies, job) if job.over is None else None
+            if job.armed is not None and plan is not None:
+                return job_id, plan, job.armed
         raise UnknownWebhook(
             f"no webhook {id!r} waits to be called",
             remedy="run a flow that reaches it, or give it to app.on_start; its flow has to be registered",
         )
 
-    async def _known_call(self, ask: Ask, body: bytes) -> History:
-        """The run of a call that comes again. What it began with may have changed meanwhile, and its headers may differ.
+    async def _known_call(self, ask: Ask, body: bytes) -> tuple[History, Plan]:
+        """The run of a call that comes again, and what it goes on with.
+
+        What it began with may have changed meanwhile, where the webhook stands too, and its headers may differ.
 
         Raises:
             RunIdInUse, InputConflict: it is another call.
@@ -277,13 +291,16 @@ class Scheduler:
         history = History(ask.run_id)
         history.read(await self._store.read(run_stream(ask.run_id)))
         check_tenant_of(ask, history)
+        plan = ask.plan
         if (started := history.started) is not None:
-            if started.flow != ask.plan.name:
+            now = plan_of(self._bodies, history)
+            if now is None or now.cause is None or plan.cause is None or now.cause.trigger != plan.cause.trigger:
                 raise in_use(ask, started.flow)
+            plan = now
             payload = load_given(started.given, self._codec).input.payload
             if self._codec.fingerprint([payload]) != self._codec.fingerprint([bytes(body)]):
                 raise other_input(ask)
-        return history
+        return history, plan
 
     # --- looking at jobs ---
 
@@ -344,16 +361,16 @@ def _due(reached: Reached) -> datetime:
     return reached.due
 
 
-def _job_id(reached: Reached) -> str:
-    """What makes two reachings of triggers the same job."""
+def _job_id(reached: Reached, *beside: str) -> str:
+    """What makes two reachings of triggers the same job; `beside` tells it from another that had its place before."""
     trigger: Trigger = reached.trigger
     match trigger:
         case Webhook(id=id):
             return _webhook_id(id, reached.tenant)
         case Every():
-            return _hashed(trigger.kind, reached.path, *_owned(reached.tenant))
+            return _hashed(trigger.kind, reached.path, *beside, *_owned(reached.tenant))
         case At() if reached.starting:
-            return _hashed(trigger.kind, reached.path, str(millis(_due(reached))))
+            return _hashed(trigger.kind, reached.path, *beside, str(millis(_due(reached))))
         case At():
             return _hashed(trigger.kind, reached.path, reached.run_id, str(reached.began))
         case unreachable:

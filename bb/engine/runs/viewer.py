@@ -11,6 +11,7 @@ from bb.codec import loads
 from bb.engine.outcome import RunInfo
 from bb.engine.plan import Plan
 from bb.engine.runs.archive import Archive
+from bb.engine.runs.bodies import plan_of
 from bb.engine.runs.marks import Marks
 from bb.engine.runs.picture import Picture, steps_of
 from bb.engine.runs.runner import Runner
@@ -126,7 +127,7 @@ class Viewer:
         history = marks.history
         started, ended = history.started, history.ended
         flow = started.flow if started is not None else ended.flow if ended is not None else ""
-        plan = self._plans.get(flow)
+        plan = plan_of(self._plans, history)
         held = await self._store.holder(run_stream(run_id)) is not None
         trees = {scope.path: form for scope in marks.current() if (form := await self._tree(scope.signature))}
         segment = self._root(marks, plan, flow)

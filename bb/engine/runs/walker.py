@@ -58,7 +58,9 @@ class Walker:
         now = millis(self.clock.now())
         if history.started is not None:
             return Attempted(now, "recovery" if ask.recovery else "call")
-        given = Given(ask.input or Input(), ask.params, ask.symbols, ask.depth, ask.tenant or "")
+        cause = ask.plan.cause
+        body = cause.body if cause is not None else None
+        given = Given(ask.input or Input(), ask.params, ask.symbols, ask.depth, ask.tenant or "", body)
         return Started(
             flow=ask.plan.name,
             session=ask.session,

@@ -57,6 +57,18 @@ def test_armed_again_the_same_timetable_goes_on_and_another_begins_anew() -> Non
     assert state(job(EVERY, other)) == (other, 500, None)
 
 
+def test_a_timetable_armed_for_another_body_begins_anew() -> None:
+    def of(signature: str, *ids: str) -> Armed:
+        return evolve(EVERY, run=signature, due=500, given={"b": ["every", ["* * * * *"], signature, list(ids)]})
+
+    assert job(EVERY, of("s1")).due == 100  # an old record does not tell its body
+    assert job(evolve(of("s1", "a"), due=100), of("s2", "a")).due == 100
+    assert job(evolve(of("s1"), due=100), of("s2")).due == 500
+    assert job(evolve(of("s1", "a"), due=100), of("s2", "b")).due == 500
+    with pytest.raises(bb.CorruptRecord):
+        job(evolve(EVERY, given={"b": 1}))
+
+
 def test_what_was_dropped_is_over_until_it_is_armed_again() -> None:
     again = evolve(EVERY, run="r2", due=500)
     assert state(job(EVERY, Dropped(50))) == (EVERY, None, 50)
