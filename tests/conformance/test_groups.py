@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
 import pytest
 
@@ -424,3 +425,108 @@ async def test_trial_c11_what_joins_runs_once_and_with_everything() -> None:
     await app.run(flow, "hi", run_id="r-1")
     await app.run(flow, "hi", run_id="r-1")
     assert heard == [["hi", "quick", "slow"]]
+
+
+@bb.op(name="writes")
+def writes() -> bb.Viewed[str]:
+    return bb.Viewed("sent", "I wrote")
+
+
+@bb.op(name="echo")
+def echo(first: str, second: str) -> str:
+    return first + second
+
+
+@bb.op(name="looks_at")
+def looks_at(letter: str) -> bool:
+    raise ValueError("cannot look")
+
+
+@bb.op(name="gives_up")
+def gives_up() -> None:
+    raise ValueError("gave up")
+
+
+@bb.op(name="settles")
+def settles() -> bb.Viewed[None]:
+    return bb.Viewed(None, "settled")
+
+
+NO_DELAY = timedelta(0)
+FAILS = bb.Emit("lost") >> gives_up()
+SPOKEN: dict[str, tuple[bb.AnyFlow, list[str]]] = {
+    "call": (writes(), ["I wrote"]),
+    "arguments": (bb.Bind("y", echo(bb.ref(writes()), bb.ref(writes()))), ["I wrote", "I wrote"]),
+    "memo": (bb.Memo("m", writes()), ["I wrote"]),
+    "memo hit": (bb.Memo("m", writes()) >> bb.Memo("m", writes()), ["I wrote"]),
+    "once": (bb.Once("o", bb.Emit("once"), writes()), ["once", "I wrote"]),
+    "once hit": (bb.Once("o", bb.Emit("once")) >> bb.Once("o", bb.Emit("once")), ["once", "once"]),
+    "scope": (bb.Scope(bb.Emit("in"), acquire=writes(), finally_=[bb.Emit("out")]), ["I wrote", "in", "out"]),
+    "try": (bb.Try(FAILS), []),
+    "try of an agent": (bb.Try(leaf(says("lost")) >> gives_up(), handler=bb.Emit("caught")), ["caught"]),
+    "try, kept": (bb.Try(bb.Emit("kept")), ["kept"]),
+    "try in a try": (bb.Try(bb.Try(FAILS) >> bb.Emit("too") >> gives_up(), handler=bb.Emit("caught")), ["caught"]),
+    "retry": (bb.Try(bb.Retry(3, FAILS, delay=NO_DELAY)), []),
+    "durable": (bb.Try(FAILS.with_id("inner").durable()), []),
+    "once that failed": (bb.Try(bb.Once("o", FAILS)), []),
+    "saga": (bb.Try(bb.Saga(bb.Step(bb.Emit("lost"), undo=settles()), bb.Step(gives_up()))), []),
+    "group": (bb.Try(bb.Group(FAILS)), []),
+    "condition": (bb.When(looks_at(letter=bb.ref(writes())), bb.Emit("seen"), otherwise=bb.Emit("unseen")), ["unseen"]),
+}
+
+
+@pytest.mark.parametrize("what", SPOKEN)
+@pytest.mark.parametrize("kind", [bb.All, bb.Group])
+async def test_a_resumed_agent_sees_the_chat_that_it_saw_first(what: str, kind: type[bb.All | bb.Group]) -> None:
+    """However it was said: live, by a call, by something that replays; and never what a caught failure took back."""
+    part, expected = SPOKEN[what]
+    heard: list[list[str]] = []
+
+    async def listens(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        heard.append([message.content for message in turn.messages])
+        if len(heard) == 1:
+            raise ValueError("not yet")
+        turn.reply("over")
+
+    app = bb.App()
+    flow = kind(part >> leaf(listens)).with_id("f").durable()
+    with pytest.raises(bb.AgentFailed, match="not yet"):
+        await app.run(flow, "hi", run_id="r-1", session_id="s-1")
+    outcome = await app.run(flow, run_id="r-1", session_id="s-1")
+    assert heard == [["hi", *expected]] * 2
+    assert contents(outcome) == [*expected, "over"]  # and it is what becomes of it
+
+
+async def test_a_once_that_another_run_finished_is_heard_in_a_group() -> None:
+    heard: list[list[str]] = []
+
+    async def listens(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        heard.append([message.content for message in turn.messages])
+
+    app = bb.App()
+    flow = bb.Group(bb.Once("o", bb.Emit("once")) >> leaf(listens)).with_id("f").durable()
+    for run in ("r-1", "r-2"):
+        await app.run(flow, "hi", session_id="s-1", run_id=run)
+    assert heard == [["hi", "once"]] * 2
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_other_members_hear_calls_live_and_no_more_of_what_was_taken_back(durable: bool) -> None:
+    heard: list[list[str]] = []
+
+    async def listens(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        for gate in ("called", "caught"):
+            await turn.gate(gate).wait()
+            heard.append([message.content for message in chat.messages if message.role == "assistant"])
+            turn.gate(f"{gate}, heard").open()
+
+    async def breaks_when_heard(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        turn.gate("called").open()
+        await turn.gate("called, heard").wait()
+        raise ValueError("broken")
+
+    part = bb.Try(writes() >> leaf(breaks_when_heard), handler=leaf(says("caught", opens="caught")))
+    named = bb.Group(leaf(listens), part).with_id("f")
+    outcome = await bb.run(named.durable() if durable else named, "hi")
+    assert heard == [["I wrote"], ["caught"]]
+    assert contents(outcome) == ["caught"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from attrs import evolve, frozen
@@ -11,8 +12,9 @@ from attrs import evolve, frozen
 from bb.engine.frame.pending import Pending
 from bb.engine.frame.run import Run
 from bb.engine.frame.scope import ActiveScope
-from bb.engine.frame.shared import Seat, Shared
-from bb.errors import is_fatal
+from bb.engine.frame.shared import Seat, Shared, Voice
+from bb.errors import Interruption, is_fatal
+from bb.messages import Message
 from bb.models.base import Model
 from bb.record import Record
 
@@ -139,6 +141,30 @@ class Context(Record):
             await throttle.look(path)
         for throttle in self.throttles:
             await throttle.admit(path)
+
+    def tell(self, messages: Iterable[Message]) -> None:
+        """Let the members of a group around hear what was said; agents do that themselves, while they speak."""
+        if self.shared is not None:
+            for message in messages:
+                self.shared.append(message)
+
+    @contextmanager
+    def revocable(self) -> Iterator[Context]:
+        """For work whose failure is caught: what it has said to a group around is taken back then.
+
+        A replay does not go through that work again. What others have answered meanwhile is said all the same.
+        """
+        if self.shared is None:
+            yield self
+            return
+        voice = Voice(self.shared)
+        try:
+            yield evolve(self, shared=voice)
+        except Interruption:
+            raise  # nothing has failed, and nobody goes on
+        except Exception:
+            voice.unsay()
+            raise
 
     def under(self, model: Model | None) -> Context:
         """Below a flow that may name a model."""

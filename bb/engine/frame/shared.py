@@ -43,7 +43,7 @@ class Shared:
 
 
 class Voice(Shared):
-    """What one durable flow says to the group: heard at once, and taken back when the flow fails and is tried again."""
+    """What is said to the group where a failure is caught: heard at once, and taken back when there is one."""
 
     def __init__(self, outer: Shared) -> None:
         super().__init__((), outer)

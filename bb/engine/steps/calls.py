@@ -78,7 +78,8 @@ async def holds(cond: Value, slot: str, name: str, state: State, path: str, ctx:
     if ctx.scope is not None and ctx.scope.decision(place) is not None:
         return False, state
     try:
-        value, state = await come_to(cond, name, state, place, ctx)
+        with ctx.revocable() as inner:  # what its arguments said is not in the state either
+            value, state = await come_to(cond, name, state, place, inner)
     except (Interruption, Fatal, Throttled, ApproverFailed):
         raise
     except BBError as error:
@@ -165,8 +166,10 @@ async def carried_out(
         if known is not None and known.given == given:
             run.replayed.append(path)
             run.emit("flow.cached", path, name, op.name)
+            ctx.tell(known.messages)
             return known.value, state.spoken(known.messages)
     delta = await dispatch(op, ready.arguments, name, path, ctx, given, keep)
+    ctx.tell(delta.messages)
     return delta.value, state.spoken(delta.messages)
 
 

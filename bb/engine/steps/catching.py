@@ -19,7 +19,8 @@ async def run_try(node: Node, attempt: Try, state: State, path: str, ctx: Contex
     caught = ctx.scope.decision(path) if ctx.scope is not None else None
     if caught is None:
         try:
-            return await body_of(node, "body", state, path, evolve(ctx, tries=()), perform)
+            with ctx.revocable() as inner:
+                return await body_of(node, "body", state, path, evolve(inner, tries=()), perform)
         except Interruption:
             raise
         except Exception as error:
@@ -44,7 +45,9 @@ async def run_retry(node: Node, retry: Retry, state: State, path: str, ctx: Cont
         if ctx.scope is not None and ctx.scope.decision(place) is not None:
             continue
         try:
-            return named(await body_of(node, "body", state, place, evolve(ctx, tries=()), perform), retry.bind)
+            with ctx.revocable() as inner:
+                out = await body_of(node, "body", state, place, evolve(inner, tries=()), perform)
+            return named(out, retry.bind)
         except Interruption:
             raise
         except Exception as error:

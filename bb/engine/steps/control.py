@@ -34,8 +34,7 @@ async def run_emit(node: Node, emit: Emit, state: State, path: str, ctx: Context
         return state.came_to(value)
     ctx.run.emit("emit", path, node.name)
     message = Message(text, "assistant")
-    if ctx.shared is not None:
-        ctx.shared.append(message)
+    ctx.tell((message,))
     return state.spoken((message,)).came_to(value)
 
 

@@ -38,9 +38,7 @@ async def run_all(node: Node, state: State, path: str, ctx: Context, perform: Pe
         named = isinstance(part.flow, NamedFlow | DurableFlow) and is_symbol(part.flow.id)
         if named and ctx.run.plan.uses_symbols:
             out = out.bound(flow_id(part.flow), one.last)
-    if ctx.shared is not None:
-        for message in out.chat[len(state.chat) :]:
-            ctx.shared.append(message)
+    ctx.tell(out.chat[len(state.chat) :])
     return out
 
 

@@ -139,9 +139,7 @@ def _replay(delta: Delta, node: Node, state: State, path: str, ctx: Context) -> 
     run.emit("flow.cached", path, node.name)
     for gate in delta.gates:
         run.gates.open(gate)
-    if ctx.shared is not None:
-        for message in delta.messages:
-            ctx.shared.append(message)
+    ctx.tell(delta.messages)
     return state.plus(delta)
 
 

@@ -64,7 +64,9 @@ async def _found(found: Found, key: str, node: Node, memo: Memo, state: State, p
     run, scope = ctx.run, ctx.scope
     value, view = cast("tuple[object, str | None]", found.value)
     if run.session(scope is not None).wrote(found, path):
-        state = state if view is None else state.spoken((Message(view, "assistant"),))
+        said = () if view is None else (Message(view, "assistant"),)
+        ctx.tell(said)
+        state = state.spoken(said)
     else:
         run.emit("memo.hit", path, node.name)
         if scope is not None:
@@ -102,6 +104,7 @@ async def run_once(node: Node, once: Once, state: State, path: str, ctx: Context
             await replayed(node, state, path, ctx, perform)
         if ctx.pending is not None:
             ctx.pending.add(key, path, block)
+        ctx.tell(block.messages)
         return named(state.with_block(block), once.bind)
     start = state.came_to(None)
     if ctx.lane.halted:  # it is over: the body only replays, so that what is open in it is unwound
@@ -116,6 +119,7 @@ async def run_once(node: Node, once: Once, state: State, path: str, ctx: Context
                     await replayed(node, state, path, ctx, perform)
             ctx.lane.begin()
             await scope.save_block(path, done.block)
+            ctx.tell(done.block.messages)
             return named(state.with_block(done.block), once.bind)
         run.claims.add(key)
         try:

@@ -149,10 +149,10 @@ class Attempt:
 
 
 def _halted(ctx: Context) -> Context:
-    """For what is over: it only replays."""
+    """For what is over: it only replays, and nobody hears it."""
     lane = Lane(ctx.lane)
     lane.halt()
-    return evolve(ctx, lane=lane)
+    return evolve(ctx, lane=lane, shared=None)
 
 
 async def guarded(

@@ -10,7 +10,6 @@ from attrs import evolve
 from bb.engine.frame.context import Context
 from bb.engine.frame.run import Run
 from bb.engine.frame.scope import enter_scope
-from bb.engine.frame.shared import Voice
 from bb.engine.frame.state import RETURNED, State
 from bb.engine.pauses import pause
 from bb.engine.plan import Node
@@ -179,22 +178,22 @@ async def _durable(node: Node, flow: DurableFlow, state: State, path: str, ctx: 
     """A durable flow: enter its scope, and run it again after a failure as often as its retries allow."""
     run = ctx.run
     scope = await enter_scope(run, path, flow, node.signature, node.form)
-    voice = Voice(ctx.shared) if ctx.shared is not None else None
     tries = (*ctx.tries, (path, flow.options.retries)) if flow.options.retries else ctx.tries
-    inner = evolve(ctx, scope=scope, shared=voice, tries=tries)
+    ctx = evolve(ctx, scope=scope, tries=tries)
     mark, claimed = run.delivery.mark, run.stage_claimed
     first = 0
     if node.checkpoints and "/" not in path:
         from bb.engine.steps.remembering import skipped
 
-        first, state = await skipped(state, path, inner)
+        first, state = await skipped(state, path, ctx)
     body = node.parts[0]
     while True:
         try:
-            if first and isinstance(body.flow, Chain):
-                state = await _chain(body, state, path, inner.under(body.flow.model), first)
-            else:
-                state = await perform(body, state, path, inner)
+            with ctx.revocable() as inner:
+                if first and isinstance(body.flow, Chain):
+                    state = await _chain(body, state, path, inner.under(body.flow.model), first)
+                else:
+                    state = await perform(body, state, path, inner)
             return state if "/" not in path else _home(state)
         except Interruption:
             raise
@@ -206,7 +205,5 @@ async def _durable(node: Node, flow: DurableFlow, state: State, path: str, ctx: 
             await scope.journal.record(failed)
             run.delivery.rewind(mark)
             run.stage_claimed = claimed
-            if voice is not None:
-                voice.unsay()
             await scope.journal.sleep(pause(tried, run.clock.random(), error))
             run.emit("run.retry", path, flow.id, failed.detail, error=failed.error)
