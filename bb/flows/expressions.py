@@ -4,7 +4,7 @@
     Value = Expression | Call | Peek | AiSegment
 
 Every place that takes a value takes plain Python data as well, which is a literal there; a list or dict that holds
-expressions becomes a `List_` or an `Obj`.
+expressions becomes a `List_` or an `Obj`, which no other container could become without changing its kind.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def as_value(value: object) -> Value:
 
     Raises:
         NotSavable: it holds something that has no literal form, such as a socket.
-        WiringError: it is a part of a flow that has no value, such as an op that was not called.
+        WiringError: it is a part of a flow that has no value, such as an op that was not called; or expressions stand in
+            a tuple, or in a dict beside a key that is no text.
     """
     if isinstance(value, Valued):
         return cast("Value", value)
@@ -74,6 +75,11 @@ def as_value(value: object) -> Value:
         is_made_of_values = False
     if not is_made_of_values:
         return Lit(value)
+    if isinstance(value, tuple):
+        raise WiringError(
+            "a tuple holds a reference or a call, and what a run puts together is a list",
+            remedy="give a list, or bind the tuple from an op",
+        )
     return Obj(value) if isinstance(value, dict) else List_(cast("list[object]", value))
 
 
@@ -186,7 +192,13 @@ class Expr(Valued):
 
 
 def _fields(fields: Mapping[str, object]) -> Mapping[str, Value]:
-    return MappingProxyType({str(name): as_value(value) for name, value in fields.items()})
+    for name in fields:
+        if type(name) is not str:  # another text, or another kind of text, would be another key
+            raise WiringError(
+                f"the key {name!r} stands beside a reference or a call, and a record that a run puts together has texts",
+                remedy="use a text as the key, or bind the dict from an op",
+            )
+    return MappingProxyType({name: as_value(value) for name, value in fields.items()})
 
 
 def _items(fields: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:

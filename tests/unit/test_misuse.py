@@ -8,6 +8,7 @@ import pickle
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ Body = Callable[[Any, Any], Awaitable[object]]
 @frozen
 class City:
     name: str
+
+
+class Grade(StrEnum):
+    GOOD = "good"
 
 
 async def idle(turn: bb.Turn, chat: bb.ModelChat) -> None:
@@ -53,6 +58,7 @@ AGENT = bb.Agent("a").on_message(idle)
 FLOW: Any = bb.Flow().with_agent(AGENT)
 NAMED: Any = FLOW.with_id("named")
 DURABLE: Any = NAMED.durable()
+REF: Any = bb.ref("n")
 ANY: Any = bb
 """bb as Python sees it: the type checker refuses most of what stands below."""
 
@@ -133,6 +139,15 @@ async def cause(body: Body, model: bb.Model | None = None) -> BaseException:
         ),
         (lambda: ANY.testing.ScriptedModel(["x", 5]), r"answer 1 of the script holds something of type int"),
         (lambda: ANY.testing.ScriptedModel(None), r"answer 1 of the script holds something of type NoneType"),
+        (
+            lambda: bb.Return({1: REF, "1": 5}),
+            r"the key 1 stands beside a reference .*: use a text as the key, or bind",
+        ),
+        (lambda: bb.Return([{"a": {None: REF}}]), r"the key None stands beside"),
+        (lambda: bb.Return({Grade.GOOD: REF}), r"the key <Grade\.GOOD: 'good'> stands beside"),
+        (lambda: ANY.Obj({1: 2}), r"the key 1 stands beside"),
+        (lambda: bb.Emit((REF, 2)), r"a tuple holds a reference .*: give a list, or bind the tuple from an op"),
+        (lambda: bb.Bind("x", {"a": [(1, {"b": REF})]}), r"a tuple holds a reference"),
     ],
 )
 def test_what_is_put_together_wrongly_is_refused_at_once(build: Callable[[], object], message: str) -> None:
@@ -153,6 +168,8 @@ def test_what_is_right_is_accepted() -> None:
     assert bb.Agent().on_message(spread).name == "spread"
     assert bb.App(store=bb.MemStore(), model=bb.FixedModel("x"), retention=timedelta(0)).store is not None
     assert ANY.Agent().with_model(None).model is None
+    assert bb.Return({1: (2, 3), "1": None}) == bb.Return(bb.Lit({1: (2, 3), "1": None}))
+    assert bb.Return({"a": [REF, (1, 2)]}) != bb.Return({"a": [REF, [1, 2]]})
 
 
 @pytest.mark.parametrize(
