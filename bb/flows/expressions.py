@@ -132,9 +132,15 @@ class Var(Valued):
 
 
 def _path(path: object) -> tuple[str | int, ...]:
-    if isinstance(path, str | int):
-        return (path,)
-    return tuple(cast("Iterable[str | int]", path))
+    parts = tuple(cast("Iterable[object]", path)) if isinstance(path, list | tuple) else (path,)
+    for part in parts:
+        if not isinstance(part, str) and type(part) is not int:
+            what = f"a {type(part).__name__}" if isinstance(part, slice | Built | Valued) else repr(part)
+            raise WiringError(
+                f"{what} is no part of a value that only a run will have",
+                remedy="give a name or key as text, or a position as a whole number; let an op take anything else",
+            )
+    return cast("tuple[str | int, ...]", parts)
 
 
 @final

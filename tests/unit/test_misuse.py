@@ -146,6 +146,16 @@ async def cause(body: Body, model: bb.Model | None = None) -> BaseException:
         (lambda: bb.Return([{"a": {None: REF}}]), r"the key None stands beside"),
         (lambda: bb.Return({Grade.GOOD: REF}), r"the key <Grade\.GOOD: 'good'> stands beside"),
         (lambda: ANY.Obj({1: 2}), r"the key 1 stands beside"),
+        (
+            lambda: REF[1:],
+            r"a slice is no part of a value that only a run will have: give a name or key as text, or a pos",
+        ),
+        (lambda: REF["a"][REF], r"a Ref is no part"),
+        (lambda: REF[True], r"True is no part"),
+        (lambda: REF[1.0], r"1\.0 is no part"),
+        (lambda: REF[None], r"None is no part"),
+        (lambda: ANY.Field(REF, ("a", slice(2))), r"a slice is no part"),
+        (lambda: ANY.Field(REF, False), r"False is no part"),
         (lambda: bb.Emit((REF, 2)), r"a tuple holds a reference .*: give a list, or bind the tuple from an op"),
         (lambda: bb.Bind("x", {"a": [(1, {"b": REF})]}), r"a tuple holds a reference"),
     ],
@@ -168,6 +178,7 @@ def test_what_is_right_is_accepted() -> None:
     assert bb.Agent().on_message(spread).name == "spread"
     assert bb.App(store=bb.MemStore(), model=bb.FixedModel("x"), retention=timedelta(0)).store is not None
     assert ANY.Agent().with_model(None).model is None
+    assert bb.Return(REF["a"][Grade.GOOD][-1]) == bb.Return(bb.Field(bb.Var("n"), ["a", "good", -1]))
     assert bb.Return({1: (2, 3), "1": None}) == bb.Return(bb.Lit({1: (2, 3), "1": None}))
     assert bb.Return({"a": [REF, (1, 2)]}) != bb.Return({"a": [REF, [1, 2]]})
 
