@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import types
 from datetime import timedelta
-from typing import Any, Final, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NewType, Union, cast, get_args, get_origin
 
 from bb.errors import WiringError
 
@@ -41,22 +41,31 @@ EFFECTS: Final = (
 def as_type(value: object) -> str:
     """A type in the language's spelling: from that spelling, or from a Python type (`int`, `list[str]`, a class).
 
+    What the language has no word for is as much as it can say: `dict[str, int]` is `dict`, a union `Any`.
+
     Raises:
         WiringError: it is neither.
     """
+    origin, args = get_origin(value), get_args(value)
     if isinstance(value, str):
         if is_type(value):
             return value
-    elif value is Any:
+    elif value is Any or origin in (Union, types.UnionType, Literal):
         return "Any"
-    elif get_origin(value) in (list, tuple, set, frozenset):
-        return f"List<{as_type((get_args(value) or (Any,))[0])}>"
+    elif origin is Annotated:
+        return as_type(args[0])
+    elif isinstance(value, NewType):
+        return as_type(cast(object, value.__supertype__))
+    elif origin in (list, set, frozenset) or (origin is tuple and args[1:] == (...,)):
+        return f"List<{as_type(args[0] if args else Any)}>"
+    elif origin is tuple:
+        return "List<Any>"
+    elif origin is not None:
+        return as_type(origin)
     elif value is None or (isinstance(value, type) and value in _PLAIN):
         return _PLAIN[value]
     elif isinstance(value, type) and is_type(value.__name__):
         return value.__name__
-    elif isinstance(value, types.UnionType):
-        return "Any"
     raise WiringError(f"{value!r} is no type", remedy="give a class, or Any, Bool, Number, String or List<...> as text")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import cast
+from typing import Annotated, Any, Generic, Literal, NewType, Optional, TypeVar, cast
 
 import pytest
 from hypothesis import given, settings
@@ -259,3 +260,50 @@ def test_spaces_in_a_timetable_do_not_count() -> None:
     assert bb.Every(" 0  9 * * * ", A) == bb.Every("0 9 * * *", A)
     assert bb.Every("0 9 * * *", A) != bb.Every("0 9 * * *", A, tz="UTC")
     assert bb.signature(bb.Every("0 9 * * *", A)) != bb.signature(bb.Every("0 9 * * *"))
+
+
+T = TypeVar("T")
+Key = NewType("Key", str)
+
+
+class Box(Generic[T]):
+    """A class of one's own, with a parameter."""
+
+
+@pytest.mark.parametrize(
+    ("of", "written"),
+    [
+        (int, "Number"),
+        (object, "Any"),
+        (list[int], "List<Number>"),
+        (tuple[int, ...], "List<Number>"),
+        (tuple[int, str], "List<Any>"),
+        (tuple[int], "List<Any>"),
+        (tuple[()], "List<Any>"),
+        (set[bool], "List<Bool>"),
+        (list[dict[str, int]], "List<dict>"),
+        (list[int | None], "List<Any>"),
+        (dict, "dict"),
+        (dict[str, Any], "dict"),
+        (Mapping[str, int], "Mapping"),
+        (Box[int], "Box"),
+        (int | str, "Any"),
+        (Optional[int], "Any"),
+        (Literal["a", "b"], "Any"),
+        (Annotated[list[str], "names"], "List<String>"),
+        (Key, "String"),
+    ],
+)
+def test_a_python_type_is_as_much_as_the_language_can_say_of_it(of: Any, written: str) -> None:
+    """Whatever the type checker takes, a flow takes: types are hints."""
+    flow = (bb.Await("form", type=of) >> bb.Bind("q", bb.ref("w"), type=of)).with_id("f").with_params(w=of)
+    assert [param.type for param in flow.params] == [written]
+    as_text = bb.Await("form", type=written) >> bb.Bind("q", bb.ref("w"), type=written)
+    assert flow == as_text.with_id("f").with_params(w=written)
+    assert bb.wire.from_wire(bb.wire.to_wire(flow.durable())) == flow.durable()
+
+
+@pytest.mark.parametrize("of", [1, "List<", "dict[str, int]", b"int", [int]])
+def test_what_is_no_type_is_refused(of: Any) -> None:
+    with pytest.raises(bb.WiringError, match="is no type"):
+        bb.Bind("q", 1, type=of)
