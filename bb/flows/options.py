@@ -23,7 +23,7 @@ class DurableOptions:
     """Resume by itself only when the flow is registered after the app has started."""
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.retries, int) or self.retries < 0:
+        if type(self.retries) is not int or self.retries < 0:
             raise WiringError(f"retries is {self.retries!r}", remedy="give a whole number, 0 or more")
         if self.ttl is not None and not isinstance(self.ttl, timedelta):
             raise WiringError(f"ttl is {self.ttl!r}", remedy="give a timedelta, such as timedelta(seconds=60)")

@@ -46,11 +46,14 @@ class Ref(Built):
     def __iter__(self) -> NoReturn:
         raise WiringError("a reference has no items while a flow is being built", remedy="use Each(...)")
 
-    def __format__(self, spec: str) -> NoReturn:
+    def __str__(self) -> NoReturn:
         raise WiringError(
-            "a reference has no text while a flow is being built, so it cannot stand in an f-string",
+            "a reference has no text while a flow is being built, so it cannot stand in an f-string or another text",
             remedy='write the name in a plain text, such as "{name}" or "{name.part}", which the run fills in',
         )
+
+    def __format__(self, spec: str) -> NoReturn:
+        self.__str__()
 
     def __repr__(self) -> str:
         return f"ref({as_value(self)!r})"

@@ -120,6 +120,7 @@ async def cause(body: Body, model: bb.Model | None = None) -> BaseException:
         (lambda: NAMED.durable(ttl=60), r"ttl is 60: .*timedelta\(seconds=60\)"),
         (lambda: NAMED.durable(retries="3"), r"retries is '3': give a whole number"),
         (lambda: NAMED.durable(retries=1.5), r"retries is 1\.5: give a whole number"),
+        (lambda: NAMED.durable(retries=True), r"retries is True: give a whole number"),
         (lambda: ANY.Agent(idle), r"'idle' .*: call it first: @bb\.Agent\(\)\.on_message"),
         (lambda: ANY.Flow(AGENT), r"bb\.Flow\(\)\.with_agent\(agent\)"),
         (lambda: ANY.Flow(idle), r"bb\.Flow\(\)\.with_agent\(agent\)"),
@@ -150,6 +151,13 @@ async def cause(body: Body, model: bb.Model | None = None) -> BaseException:
             lambda: REF[1:],
             r"a slice is no part of a value that only a run will have: give a name or key as text, or a pos",
         ),
+        (
+            lambda: bb.Emit(f"{REF}"),
+            r"a reference has no text .*: write the name in a plain text, such as \"\{name\}\"",
+        ),
+        (lambda: bb.Emit(str(REF.part)), r"a reference has no text"),
+        (lambda: bb.Emit("%s" % REF), r"a reference has no text"),  # noqa: UP031 - as older code writes it
+        (lambda: bb.Emit("".join(map(str, [REF]))), r"a reference has no text"),
         (lambda: REF["a"][REF], r"a Ref is no part"),
         (lambda: REF[True], r"True is no part"),
         (lambda: REF[1.0], r"1\.0 is no part"),
@@ -178,6 +186,7 @@ def test_what_is_right_is_accepted() -> None:
     assert bb.Agent().on_message(spread).name == "spread"
     assert bb.App(store=bb.MemStore(), model=bb.FixedModel("x"), retention=timedelta(0)).store is not None
     assert ANY.Agent().with_model(None).model is None
+    assert repr(REF) == "ref(Var(name='n'))"
     assert bb.Return(REF["a"][Grade.GOOD][-1]) == bb.Return(bb.Field(bb.Var("n"), ["a", "good", -1]))
     assert bb.Return({1: (2, 3), "1": None}) == bb.Return(bb.Lit({1: (2, 3), "1": None}))
     assert bb.Return({"a": [REF, (1, 2)]}) != bb.Return({"a": [REF, [1, 2]]})
