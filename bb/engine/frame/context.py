@@ -31,6 +31,26 @@ class Lane:
         self._shelter = shelter
         self._closed = False
         self._halted = False
+        self._cleanups = 0
+
+    @contextmanager
+    def cleaning(self) -> Iterator[None]:
+        """A cleanup is under way in the branch, and so in those around it."""
+        branches = [self]
+        while branches[-1]._outer is not None:
+            branches.append(branches[-1]._outer)
+        for branch in branches:
+            branch._cleanups += 1
+        try:
+            yield
+        finally:
+            for branch in branches:
+                branch._cleanups -= 1
+
+    @property
+    def cleans_up(self) -> bool:
+        """Whether a cleanup is under way in the branch."""
+        return self._cleanups > 0
 
     def close(self) -> None:
         """Give the branch up."""

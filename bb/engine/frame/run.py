@@ -118,8 +118,6 @@ class Run:
     """How often the loops of the run went round."""
     claims: set[str] = Factory(set)
     """The keys of every `Once` that others may be waiting for: the run is in its body, or in a saga around it."""
-    cleanups: int = 0
-    """How many cleanups are under way."""
     symbols: Mapping[str, object] = NO_SYMBOLS
     """What the session held when the run started or last resumed."""
     start: State | None = None

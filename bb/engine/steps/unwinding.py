@@ -89,11 +89,8 @@ class Attempt:
         elif self.failure is not None:
             error = self._recorded(self.failure)
         run.emit("unwind.start", self.path, self.node.name, type(error).__name__)
-        run.cleanups += 1
-        try:
+        with self.ctx.lane.cleaning():
             failed = await cleanup(self._sheltered())
-        finally:
-            run.cleanups -= 1
         for note in failed:
             error.add_note(note)
         owed = bool(failed) and self._must_settle
@@ -357,7 +354,7 @@ async def run_timeout(node: Node, limit: Timeout, state: State, path: str, ctx: 
         task.cancel()
         while not task.done():
             await asyncio.wait({task}, timeout=LOSER_GRACE)
-            if not task.done() and not ctx.run.cleanups:
+            if not task.done() and not lane.cleans_up:
                 lane.close()  # it ignores its cancellation: what it still tries to keep is refused
                 warning("the body of a Timeout ignores its cancellation and was left behind", path=path, flow=node.name)
                 break

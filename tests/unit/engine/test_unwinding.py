@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import bb
+from bb.engine.steps import unwinding
 from bb.errors import OpFailed, TimedOut
 from bb.flows.tree import (
+    AnyFlow,
     Emit,
     Once,
     Repeat,
@@ -272,6 +276,42 @@ async def test_an_outer_timeout_lets_the_cleanup_of_an_inner_one_end(disk: Disk,
     await asyncio.wait_for(task, 10)
 
     assert acts.done == ["b", "a", "slow", "undo a", "undo b", "handler"]
+
+
+@pytest.mark.parametrize("around", [lambda late: late, lambda late: Scope(Emit("x"), acquire=1, finally_=late)])
+async def test_a_body_that_ignores_its_cancellation_is_left_behind(
+    acts: Acts, monkeypatch: pytest.MonkeyPatch, around: Callable[[AnyFlow], AnyFlow]
+) -> None:
+    """Also where a cleanup around it is under way: what counts are those of the body."""
+    monkeypatch.setattr(unwinding, "LOSER_GRACE", 0.05)
+    over = asyncio.Event()
+
+    @bb.op()
+    async def deaf() -> None:
+        while not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await over.wait()
+
+    late = Try(Timeout(timedelta(milliseconds=20), deaf()), handler=acts("handler"))
+    await asyncio.wait_for(bb.run(plain(around(late))), 10)
+    over.set()
+
+    assert acts.done == ["handler"]
+
+
+async def test_a_body_is_not_left_behind_while_it_undoes(acts: Acts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unwinding, "LOSER_GRACE", 0.01)
+    acts.hold("slow")
+    undoing = acts.hold("undo a")
+    late = Timeout(timedelta(milliseconds=20), acts.saga("a", "slow"))
+    task = asyncio.create_task(bb.run(plain(Try(late, handler=acts("handler")))))
+    await reached(undoing, task)
+    await asyncio.sleep(0.1)
+    undoing.go.set()
+
+    await asyncio.wait_for(task, 10)
+
+    assert acts.done == ["a", "slow", "undo a", "handler"]
 
 
 async def test_cancelling_twice_a_flow_that_is_not_durable_still_waits_for_its_timeout(acts: Acts) -> None:
