@@ -311,6 +311,21 @@ async def test_what_a_model_did_is_undone_though_it_may_not_do_it_any_more(
     assert acts.count("sent") == 1
 
 
+async def test_what_a_memo_had_from_another_run_is_undone_though_it_may_not_be_made_any_more(
+    disk: Disk, acts: Acts
+) -> None:
+    """What a run only looked up in its session is a step of it as well."""
+    ops = [acts.op, acts.named("send")]
+    model = ScriptedModel(bb.ToolCall.new("send", {"what": "sent"}), "done")
+    await disk.app(durable(Memo("m", STAGE), id="g"), ops=ops, model=model).run("g", session_id="s")
+    flow = durable(Saga(Step(Memo("m", STAGE), undo=acts("undo")), Step(acts("slow"))))
+    await cut_off(disk.app(flow, ops=ops, model=model), acts.hold("slow"), "f", session_id="s", run_id="r")
+
+    await disk.app(flow, ops=ops, policy=Policy(deny=("send",)), model=ScriptedModel()).cancel("r")
+
+    assert acts.done == ["sent", "slow", "undo"]
+
+
 async def test_a_stage_that_is_on_record_for_another_goal_is_asked_about(disk: Disk, acts: Acts) -> None:
     """What was done for one goal lets nothing be done for another."""
     send = acts.named("send")
