@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -10,10 +11,11 @@ import pytest
 import bb
 from bb.errors import OnceBusy, OpFailed, TimedOut
 from bb.flows.refs import ref
-from bb.flows.tree import All, Bind, Each, Emit, Once, Retry, Return, Saga, Step, Timeout, Try
+from bb.flows.tree import All, Bind, Each, Emit, Once, One, Retry, Return, Saga, Step, Timeout, Try
+from bb.log.rows import decode_row
 from bb.testing.clock import ManualClock
 from tests.conformance.acts import Acts, durable, plain, reached
-from tests.trials.kit import Disk, cut_off
+from tests.trials.kit import Disk, contents, cut_off
 
 
 async def test_case_01_two_runs_of_a_session_run_the_body_once(disk: Disk, acts: Acts) -> None:
@@ -323,6 +325,56 @@ async def test_the_claim_goes_when_a_timeout_gives_the_body_up(disk: Disk, acts:
     outcome = await asyncio.wait_for(disk.app(flow).run("f", session_id="s"), 10)
 
     assert outcome.value == "charge done" and acts.done == ["charge", "charge"]
+
+
+SLOW = timedelta(milliseconds=50)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        lambda once, acts: One(once, acts("quick")),
+        lambda once, acts: One(All(once, acts("other")), acts("quick")),
+        lambda once, acts: One(One(once, acts("never")), acts("quick")),
+        lambda once, acts: One(Try(once, handler=Emit("no")), acts("quick")),
+        lambda once, acts: Try(Timeout(SLOW, One(once, acts("never"))), handler=Emit("no")),
+    ],
+    ids=["member", "all", "one in one", "try", "timeout around it"],
+)
+async def test_the_claim_goes_when_its_member_of_one_has_lost(
+    disk: Disk, acts: Acts, lost: Callable[[Once, Acts], bb.AnyFlow]
+) -> None:
+    """Another run need not wait until this one has ended."""
+    hold = acts.hold("after")
+    acts.hold("charge")
+    acts.hold("never")
+    app = disk.app(
+        durable(lost(Once("charge", acts("charge")), acts), acts("after")),
+        durable(Once("charge", acts("charge")), id="g"),
+    )
+    task = asyncio.create_task(app.run("f", session_id="s"))
+    await reached(hold, task)
+
+    await asyncio.wait_for(app.run("g", session_id="s"), 10)
+
+    hold.go.set()
+    await task
+    assert acts.count("charge") == 2
+
+
+async def test_a_run_that_is_cut_off_in_one_goes_on_with_its_claim(disk: Disk, acts: Acts) -> None:
+    """Nobody has won or lost there: an interrupted run frees nothing."""
+    flow = durable(One(Once("charge", acts("charge")), acts("never")))
+    acts.hold("never")
+    await cut_off(disk.app(flow), acts.hold("charge"), "f", session_id="s", run_id="r")
+    streams = [name for name in await contents(disk.store()) if name.startswith("session/s/once/")]
+    rows = [decode_row(record, "it") for name in streams for record in await disk.store().read(name)]
+    assert [type(row).__name__ for row in rows] == ["Claimed"]
+    acts.hold("never")
+
+    await disk.app(flow).run("f", run_id="r")
+
+    assert acts.count("charge") == 2
 
 
 async def test_the_claims_of_a_saga_are_free_once_it_is_undone(disk: Disk, acts: Acts) -> None:

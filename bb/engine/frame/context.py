@@ -9,6 +9,7 @@ from typing import Protocol
 
 from attrs import evolve, frozen
 
+from bb.engine.frame.claims import Claim
 from bb.engine.frame.pending import Pending
 from bb.engine.frame.run import Run
 from bb.engine.frame.scope import ActiveScope
@@ -138,6 +139,8 @@ class Context(Record):
     throttles: tuple[Throttling, ...] = ()
     schedules: list[Callable[[], Awaitable[None]]] | None = None
     """Inside a member of `One`: what it would schedule, if it wins."""
+    cut_off: list[Claim] | None = None
+    """Inside a member of `One`: the claims of onces in whose body it was cut off."""
 
     @property
     def for_good(self) -> bool:

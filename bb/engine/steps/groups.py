@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from attrs import evolve
 
+from bb.engine.frame.claims import Claim, free, give_up
 from bb.engine.frame.context import Context, Lane
 from bb.engine.frame.shared import Latch, Seat, Shared, taken
 from bb.engine.frame.state import State, merged
@@ -93,6 +94,7 @@ async def run_one(node: Node, state: State, path: str, ctx: Context, perform: Pe
     seats = _seats(node, ctx)
     lanes = [Lane(ctx.lane) for _ in node.parts]
     schedules: list[list[Callable[[], Awaitable[None]]]] = [[] for _ in node.parts]
+    cut_off: list[Claim] = []
     views = [ctx.shared.fork() if ctx.shared is not None else None for _ in node.parts]
 
     async def member(index: int, part: Node) -> State:
@@ -104,11 +106,17 @@ async def run_one(node: Node, state: State, path: str, ctx: Context, perform: Pe
                 seat=seats[index],
                 aside=True,
                 schedules=schedules[index],
+                cut_off=cut_off,
             )
             return await perform(part, start, f"{path}/{part.segment}", inner)
 
     tasks: list[asyncio.Future[State]] = [asyncio.ensure_future(member(i, part)) for i, part in enumerate(node.parts)]
-    winner = await _race(node, path, tasks, lanes)
+    try:
+        winner = await _race(node, path, tasks, lanes)
+    except BaseException as error:
+        await give_up(error, cut_off, ctx)
+        raise
+    await free(cut_off, ctx)  # before the winner is on record: after that nobody comes to what the others claimed
     if ctx.scope is not None:
         await ctx.scope.decide(path, node.parts[winner].segment)
     if ctx.schedules is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from attrs import Factory, define, evolve
 
+from bb.engine.frame.claims import give_up
 from bb.engine.frame.context import Context
 from bb.engine.frame.state import Park, State
 from bb.engine.memory.journal import to_its_end
@@ -17,7 +18,7 @@ from bb.engine.steps.control import named
 from bb.engine.steps.sequence import Perform, body_of, in_order
 from bb.engine.steps.unwinding import replayed
 from bb.engine.values.evaluation import coerce, is_true, text_of
-from bb.errors import Interruption, OnceBusy, Throttled
+from bb.errors import OnceBusy, Throttled
 from bb.flows.tree import AiSegment, Await, Checkpoint, Debounce, Memo, Once, Throttle
 from bb.log import Delta, Parked, Seen, millis
 from bb.log.session import Block, Done, Found, Point, dump_symbols, load_symbols
@@ -128,7 +129,8 @@ async def run_once(node: Node, once: Once, state: State, path: str, ctx: Context
             block = out.since(start)
             await to_its_end(_finished(key, path, block, ctx))
         except BaseException as error:
-            await _given_up(error, key, path, ctx)
+            await give_up(error, [(key, path)], ctx)
+            run.claims.discard(key)
             raise
         return named(state.with_block(block), once.bind)
 
@@ -141,14 +143,6 @@ async def _finished(key: str, path: str, block: Block, ctx: Context) -> None:
     await ctx.scope.save_block(path, block)
     if ctx.pending is not None:
         ctx.pending.add(key, path, block)
-
-
-async def _given_up(error: BaseException, key: str, path: str, ctx: Context) -> None:
-    """The body of a once has failed, or was cancelled for good: others may run it. An interrupted run keeps its claim."""
-    is_over = isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and ctx.for_good)
-    if is_over and not isinstance(error, Interruption) and not ctx.lane.closed:
-        await to_its_end(ctx.run.session(True).free(key, path))
-    ctx.run.claims.discard(key)
 
 
 async def _claimed(key: str, once: Once, path: str, ctx: Context) -> Done | None:
