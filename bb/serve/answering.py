@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -120,13 +120,27 @@ async def begun(app: App, order: Order) -> AsyncIterator[Going]:
         yield _Run(order, stream)
 
 
-async def frames(going: Going, voice: Voice, explain: Callable[[Exception], Problem]) -> AsyncIterator[Sequence[Frame]]:
-    """An answer as a voice says it, what belongs together at once; what goes wrong is said as well."""
+async def frames(
+    going: Going,
+    voice: Voice,
+    explain: Callable[[Exception], Problem],
+    wait: Callable[[], AbstractAsyncContextManager[None]],
+) -> AsyncIterator[Sequence[Frame]]:
+    """An answer as a voice says it, what belongs together at once; what goes wrong is said as well.
+
+    For what is yet to come it waits in a `wait`.
+    """
     yield voice.begin()
     try:
-        async for text in going.text():
+        texts = going.text()
+        while True:
+            async with wait():
+                text = await anext(texts, None)
+            if text is None:
+                break
             yield voice.say(text)
-        said = await going.said()
+        async with wait():
+            said = await going.said()
     except Exception as error:
         last = voice.fail(explain(error))
     else:

@@ -18,6 +18,7 @@ from bb.serve.problems import ClientGone, Refused
 T = TypeVar("T")
 
 STALLED: Final = 60.0  # seconds that a client may pause in the middle of a body
+_LEFT: Final = 0.5  # seconds that what is not waited for any more has to end
 _KEY: Final = "bb.exchange"
 
 
@@ -175,7 +176,7 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
     finally:
         for each in (task, gone):
             each.cancel()
-        await asyncio.wait({task, gone})
+        await asyncio.wait({task, gone}, timeout=_LEFT)
 
 
 async def _gone(request: Request) -> None:

@@ -27,6 +27,7 @@ from bb.serve.anthropic import AnthropicWire
 from bb.serve.exchange import Bodies, Exchange, too_late, unless_gone
 from bb.serve.hooks import hooks
 from bb.serve.openai import OpenAIWire
+from bb.serve.patience import Patience
 from bb.serve.problems import ClientGone, Problem, Refused, problem_of
 from bb.serve.sse import KEEP_ALIVE, EventStream
 from bb.serve.wire import Asked, Frame, Wire, check_tools, dumps, loads, quoted
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from bb.serve.inspector import Inspector
 
 MAX_BODY: Final = 4 * 2**20
+_TOLD: Final = 0.5  # seconds for what is told when the grace period is over
 _OPENAI: Final = OpenAIWire()
 _ANTHROPIC: Final = AnthropicWire()
 _OVER: Final = frozenset({"finished", "cancelled", "expired"})
@@ -89,6 +91,7 @@ class Service:
         self._keep_alive = keep_alive
         self._closing: anyio.Event | None = None
         self._bodies = Bodies()
+        self._patience = Patience()
         self._router = Router(
             [
                 Route("/v1/chat/completions", self._completions, methods=["POST"]),
@@ -114,6 +117,7 @@ class Service:
         """
         closing = self._closing = anyio.Event()
         self._bodies = Bodies()
+        self._patience = Patience()
         stopping = asyncio.ensure_future(self._stop(closing))
         try:
             await self.app.start()
@@ -127,6 +131,8 @@ class Service:
     async def _stop(self, closing: anyio.Event) -> None:
         await closing.wait()
         self._bodies.end()
+        # a run that is interrupted when the grace period is over ends by then, unless it has something to clean up
+        asyncio.get_running_loop().call_later(self.grace.total_seconds() + _TOLD, self._patience.end)
         await self.app.stop(self.grace)
 
     def close(self) -> None:
@@ -218,19 +224,25 @@ class Service:
         return response
 
     async def _whole(self, request: Request, wire: Wire, order: Order) -> Response:
-        said = await unless_gone(request, whole(self.app, order))
+        async with self._patience.waiting(order.exchange.run_id):
+            said = await unless_gone(request, whole(self.app, order))
         return _json(wire.whole(said, order.plan.name))
 
     async def _streamed(self, request: Request, wire: Wire, order: Order) -> Response:
         async with AsyncExitStack() as stack:
             going = await unless_gone(request, stack.enter_async_context(begun(self.app, order)))
             voice = wire.voice(order.asked, order.plan.name)
-            said = frames(going, voice, lambda error: self._explained(error, order.exchange, order.plan))
+            exchange = order.exchange
+            said = frames(
+                going,
+                voice,
+                lambda error: self._explained(error, exchange, order.plan),
+                lambda: self._patience.waiting(exchange.run_id),
+            )
             return self._stream(said, stack.pop_all())
 
     def _stream(self, said: AsyncIterator[Sequence[Frame]], held: AsyncExitStack | nullcontext[None]) -> EventStream:
-        # runs that do not end in the grace period are interrupted, and that is still told
-        grace = self.grace.total_seconds() + 1
+        grace = self.grace.total_seconds() + 2 * _TOLD  # how a run ended, or that it did not, is still told
         closing = self._closing or anyio.Event()
         return EventStream(said, held, closing=closing, grace=grace, keep_alive=self._keep_alive)
 

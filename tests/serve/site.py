@@ -5,6 +5,7 @@ Where its state is comes from the environment. A handler that is to wait does so
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
@@ -119,13 +120,18 @@ def _failing(name: str, *chunks: str) -> bb.NamedFlow:
     return bb.Flow().with_agent(bb.Agent(name).on_message(say)).with_id(name)
 
 
-def _gated(name: str) -> bb.NamedFlow:
+def _gated(name: str, tidies: float = 0) -> bb.NamedFlow:
+    """Says one half, and the other when it may; whatever becomes of it, it tidies up for so many seconds."""
+
     async def say(turn: bb.Turn, chat: bb.ModelChat) -> None:
         note(f"{name} {turn.run_id}")
-        async with turn.stream() as out:
-            await out.write("half ")
-            await gate(f"{name}.{turn.run_id}")
-            await out.write("whole")
+        try:
+            async with turn.stream() as out:
+                await out.write("half ")
+                await gate(f"{name}.{turn.run_id}")
+                await out.write("whole")
+        finally:
+            await asyncio.sleep(tidies)
 
     return bb.Flow().with_agent(bb.Agent(name).on_message(say)).with_id(name)
 
@@ -201,7 +207,8 @@ def made() -> bb.App:
         _failing("broken").with_id("fails"),
         _failing("breaks", "so far").with_id("breaks"),
         (speaker("before", "done. ") >> bb.Respond() >> _gated("slow") >> bb.Respond()).with_id("slow").durable(),
-        _gated("fleeting").with_id("fleeting-flow"),
+        _gated("fleeting", tidies=4).with_id("fleeting-flow"),
+        (_gated("tidy", tidies=4) >> bb.Respond()).with_id("tidy-flow").durable(),
         _flow("told", _told).with_id("told"),
         (_flow("mute", _silent) >> bb.Respond()).with_id("silent"),
         table.with_id("table").durable(),

@@ -143,13 +143,25 @@ async def test_of_two_servers_over_one_store_one_runs_it_and_the_other_waits_or_
     assert site.notes() == ["before ends", "slow ends", "before dies", "slow dies", "slow dies"]
 
 
-async def test_what_is_not_durable_is_cut_when_the_grace_period_is_over(site: Site) -> None:
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("flow", ["tidy", "fleeting"])
+async def test_whatever_is_still_tidied_up_clients_are_told_when_the_grace_period_is_over(
+    site: Site, path: str, flow: str
+) -> None:
+    """Also of what is not durable, which leaves when its client does."""
     site.start("--grace", "0.1")
-    with pytest.raises(httpx2.TransportError):  # noqa: PT012 - the block is the life of a connection
-        async with streaming(site, PATHS[0], "fleeting-flow", "r") as lines:
-            await until_said(lines, "half ")
-            site.terminate()
-            await until_said(lines, "whole")
+    async with streaming(site, path, f"{flow}-flow", "r") as lines:
+        await until_said(lines, "half ")
+        waiting = asyncio.ensure_future(_whole(site, path, f"{flow}-flow", "buffered"))
+        await site.waits(f"{flow}.buffered")
+        site.terminate()
+        said = frames_of("\n".join([line async for line in lines]))
+    event, data = said[-1] if path == "/v1/messages" else said[-2]
+    assert "X-Run-Id: r" in json.loads(data)["error"]["message"] and event in ("error", None)
+    answer = await waiting
+    status, _, message = error_of(path, answer)
+    assert status == 503 and "X-Run-Id: buffered" in message
+    assert answer.headers["x-run-id"] == "buffered" and answer.headers["retry-after"] == "1"
     await site.ended()
 
 
