@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 import bb
-from bb.errors import OnceBusy, OpFailed, TimedOut
+from bb.errors import OnceBusy, OpFailed, TimedOut, WiringError
 from bb.flows.refs import ref
 from bb.flows.tree import All, Bind, Each, Emit, Once, One, Retry, Return, Saga, Step, Timeout, Try
 from bb.log.rows import decode_row
@@ -302,19 +302,100 @@ async def test_two_sagas_that_hold_what_the_other_wants_do_not_wait_for_ever(dis
     assert any(isinstance(result, OnceBusy) for result in results)
 
 
-async def test_sagas_of_one_run_that_hold_what_the_other_wants_do_not_wait_for_ever(disk: Disk, acts: Acts) -> None:
-    def both(first: str, second: str) -> Saga:
-        return Saga(Step(Once(first, acts(first)), acts(f"then {second}")), Step(Once(second, acts(second))))
+async def test_of_sagas_of_one_run_that_hold_what_the_other_wants_one_is_undone(disk: Disk, acts: Acts) -> None:
+    """No retry could help: the other ends, and who runs the flow again finds everything done."""
 
+    def once(name: str) -> Once:
+        return Once(name, acts(name))
+
+    def both(first: str, second: str) -> Saga:
+        return Saga(
+            Step(once(first), acts(f"then {second}"), undo=acts(f"undo {first}")),
+            Step(once(second), undo=acts(f"undo {second}")),
+        )
+
+    flow = durable(All(both("a", "b"), both("b", "a")), retries=2)
     holds = [acts.hold("then b"), acts.hold("then a")]
-    task = asyncio.create_task(disk.app(durable(All(both("a", "b"), both("b", "a")))).run("f", session_id="s"))
+    app = disk.app(flow)
+    task = asyncio.create_task(app.run("f", run_id="r", session_id="s"))
     for hold in holds:
         await reached(hold, task)
     for hold in holds:
         hold.go.set()
 
-    with pytest.raises(OnceBusy):
+    with pytest.raises(WiringError, match="wait for each other") as raised:
         await asyncio.wait_for(task, 10)
+
+    assert "f/branch~saga.0" in str(raised.value) and "f/branch~saga.1" in str(raised.value)
+    assert acts.done == ["a", "b", "then b", "then a", "undo b", "b"]
+    acts.done.clear()
+    await asyncio.wait_for(app.run("f", run_id="r"), 10)
+    assert acts.done == ["then a"]
+
+
+async def test_a_saga_with_a_claim_waits_for_another_of_its_run(disk: Disk, acts: Acts) -> None:
+    """Where that one waits for nothing of it, there is no need to fail."""
+    second = Saga(Step(Once("own", acts("own"))), Step(Once("charge", acts("charge"))))
+    hold = acts.hold("ship")
+    task = asyncio.create_task(disk.app(durable(All(charging(acts, "ship"), second))).run("f", session_id="s"))
+    await reached(hold, task)
+    await asyncio.sleep(0.1)
+    hold.go.set()
+
+    await asyncio.wait_for(task, 10)
+
+    assert sorted(acts.done) == ["charge", "own", "ship"]
+
+
+async def test_a_saga_that_comes_to_its_once_again_does_not_wait_for_who_waits_for_it(disk: Disk, acts: Acts) -> None:
+    same = Once("charge", acts("charge"))
+    hold = acts.hold("ship")
+    flow = durable(All(Saga(Step(same), Step(acts("ship"), same)), same))
+    task = asyncio.create_task(disk.app(flow).run("f", session_id="s"))
+    await reached(hold, task)
+    await asyncio.sleep(0.1)
+    hold.go.set()
+
+    await asyncio.wait_for(task, 10)
+
+    assert acts.done == ["charge", "ship"]
+
+
+async def test_a_saga_inside_shares_what_it_holds_when_it_is_over(disk: Disk, acts: Acts) -> None:
+    """From then on it is of the saga around both."""
+    hold = acts.hold("ship")
+    flow = durable(Saga(Step(All(charging(acts, "ship"), Once("charge", acts("charge"))), undo=acts("never"))))
+    task = asyncio.create_task(disk.app(flow).run("f", session_id="s"))
+    await reached(hold, task)
+    await asyncio.sleep(0.1)
+    hold.go.set()
+
+    await asyncio.wait_for(task, 10)
+
+    assert acts.done == ["charge", "ship"]
+
+
+async def test_nobody_waits_for_a_saga_that_goes_on_only_when_the_run_is_tried_again(disk: Disk, acts: Acts) -> None:
+    flow = durable(All(charging(acts, "ship"), Once("charge", acts("charge"))), retries=1)
+    hold = acts.hold("ship")
+    hold.error = ConnectionError("no ship")
+    task = asyncio.create_task(disk.app(flow).run("f", session_id="s"))
+    await reached(hold, task)
+    await asyncio.sleep(0.1)
+    hold.go.set()
+
+    await asyncio.wait_for(task, 10)
+
+    assert acts.done == ["charge", "ship", "ship"]
+
+
+async def test_after_a_crash_what_a_saga_holds_is_not_run_again_beside_it(disk: Disk, acts: Acts) -> None:
+    flow = durable(All(charging(acts, "ship"), acts("first") >> Once("charge", acts("charge"))))
+    await cut_off(disk.app(flow), acts.hold("ship"), "f", run_id="r", session_id="s")
+
+    await asyncio.wait_for(disk.app(flow).run("f", run_id="r"), 10)
+
+    assert acts.count("charge") == 1
 
 
 async def test_the_claim_goes_when_a_timeout_gives_the_body_up(disk: Disk, acts: Acts) -> None:

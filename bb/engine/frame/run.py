@@ -30,6 +30,7 @@ from bb.stores.base import Lease
 from bb.trace import Event, EventKind, Tracer
 
 if TYPE_CHECKING:
+    from bb.engine.frame.pending import Pending
     from bb.engine.memory.session_memory import SessionMemory
 
 
@@ -118,6 +119,8 @@ class Run:
     """How often the loops of the run went round."""
     claims: set[str] = Factory(set)
     """The keys of every `Once` that others may be waiting for: the run is in its body, or in a saga around it."""
+    held: dict[str, Pending] = Factory(dict)
+    """Of those, the ones that a saga which is under way has finished."""
     symbols: Mapping[str, object] = NO_SYMBOLS
     """What the session held when the run started or last resumed."""
     start: State | None = None

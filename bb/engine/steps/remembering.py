@@ -18,7 +18,7 @@ from bb.engine.steps.control import named
 from bb.engine.steps.sequence import Perform, body_of, in_order
 from bb.engine.steps.unwinding import replayed
 from bb.engine.values.evaluation import coerce, is_true, text_of
-from bb.errors import OnceBusy, Throttled
+from bb.errors import OnceBusy, Throttled, WiringError
 from bb.flows.tree import AiSegment, Await, Checkpoint, Debounce, Memo, Once, Throttle
 from bb.log import Delta, Parked, Seen, millis
 from bb.log.session import Block, Done, Found, Point, dump_symbols, load_symbols
@@ -92,6 +92,7 @@ async def run_once(node: Node, once: Once, state: State, path: str, ctx: Context
 
     Raises:
         OnceBusy: another run is in the body, and this one holds a claim itself.
+        WiringError: two sagas of this run wait for what the other has finished.
     """
     run, scope = ctx.run, ctx.scope
     if scope is None:
@@ -111,28 +112,43 @@ async def run_once(node: Node, once: Once, state: State, path: str, ctx: Context
     if ctx.lane.halted:  # it is over: the body only replays, so that what is open in it is unwound
         out = await in_order(node.bodies["body"], start, path, ctx, perform)
         return named(state.with_block(out.since(start)), once.bind)
-    async with run.once_lock(key):
-        done = await _claimed(key, once, path, ctx)
-        if done is not None:
-            if not run.session(True).wrote(done, path):
-                run.emit("once.skipped", path, node.name, once.label)
-                if scope.journal.history.remembers_below(path):  # another finished what this run had begun
-                    await replayed(node, state, path, ctx, perform)
-            ctx.lane.begin()
-            await scope.save_block(path, done.block)
-            ctx.tell(done.block.messages)
-            return named(state.with_block(done.block), once.bind)
-        run.claims.add(key)
-        try:
-            out = await in_order(node.bodies["body"], start, path, ctx, perform)
-            ctx.lane.begin()
-            block = out.since(start)
-            await to_its_end(_finished(key, path, block, ctx))
-        except BaseException as error:
-            await give_up(error, [(key, path)], ctx)
-            run.claims.discard(key)
-            raise
-        return named(state.with_block(block), once.bind)
+    while True:
+        block = await _from_saga(key, once, path, ctx)
+        if block is not None:
+            return await _skip_once(Done(block, run.run_id, ""), node, once, state, path, ctx, perform)
+        async with run.once_lock(key):
+            if key in run.held:  # a saga has come past it while this place waited for its turn
+                continue
+            done = await _claimed(key, once, path, ctx)
+            if done is not None:
+                return await _skip_once(done, node, once, state, path, ctx, perform)
+            run.claims.add(key)
+            try:
+                out = await in_order(node.bodies["body"], start, path, ctx, perform)
+                ctx.lane.begin()
+                block = out.since(start)
+                await to_its_end(_finished(key, path, block, ctx))
+            except BaseException as error:
+                await give_up(error, [(key, path)], ctx)
+                run.claims.discard(key)
+                raise
+            return named(state.with_block(block), once.bind)
+
+
+async def _skip_once(
+    done: Done, node: Node, once: Once, state: State, path: str, ctx: Context, perform: Perform
+) -> State:
+    """The state after a once that is done."""
+    run, scope = ctx.run, ctx.scope
+    assert scope is not None
+    if not run.session(True).wrote(done, path):
+        run.emit("once.skipped", path, node.name, once.label)
+        if scope.journal.history.remembers_below(path):  # another finished what this run had begun
+            await replayed(node, state, path, ctx, perform)
+    ctx.lane.begin()
+    await scope.save_block(path, done.block)
+    ctx.tell(done.block.messages)
+    return named(state.with_block(done.block), once.bind)
 
 
 async def _finished(key: str, path: str, block: Block, ctx: Context) -> None:
@@ -145,11 +161,38 @@ async def _finished(key: str, path: str, block: Block, ctx: Context) -> None:
         ctx.pending.add(key, path, block)
 
 
+async def _from_saga(key: str, once: Once, path: str, ctx: Context) -> Block | None:
+    """What a once came to that a saga around this place has finished; None when no saga of this run is in between any more.
+
+    One beside this place may yet undo it: that is waited for, if it does not wait for this place itself.
+    """
+    run, around = ctx.run, ctx.pending.around() if ctx.pending is not None else []
+    while (saga := run.held.get(key)) is not None:
+        if saga in around:
+            return saga.find(key)
+        if saga.needs(around):
+            raise WiringError(
+                f"two sagas of run {run.run_id} wait for each other: at {path} for once {once.label!r}, which is done at "
+                f"{saga.place(key)}, in a saga that waits for one around this place",
+                path=path,
+                remedy="let both come to their onces in the same order, or put the onces before the sagas",
+            )
+        if run.claims - run.held.keys():  # the body of another may be around here, and that saga may come to it
+            raise _busy(run.run_id, saga.place(key), once, path)
+        run.emit("once.waiting", path, "", run.run_id)
+        for inner in around:
+            inner.waits.append(saga)
+        try:
+            await saga.over.wait()
+        finally:
+            for inner in around:
+                inner.waits.remove(saga)
+    return None
+
+
 async def _claimed(key: str, once: Once, path: str, ctx: Context) -> Done | None:
     """The completion of a once; None when it is ours to run."""
     run = ctx.run
-    if ctx.pending is not None and (block := ctx.pending.find(key)) is not None:
-        return Done(block, run.run_id, "")
     session = run.session(ctx.scope is not None)
     known = await session.once(key)
     while not isinstance(known, Done):
@@ -159,15 +202,20 @@ async def _claimed(key: str, once: Once, path: str, ctx: Context) -> Done | None
             if known is None:
                 return None
             continue
-        if run.claims - {key}:
-            raise OnceBusy(
-                f"run {known.run} is in once {once.label!r} at {known.path}",
-                path=path,
-                remedy="run it again when that one has ended; waiting here could wait for ever",
-            )
+        # a claim of this run is of a saga that has failed, and goes on when the run is tried again
+        if known.run == run.run_id or run.claims - {key}:
+            raise _busy(known.run, known.path, once, path)
         run.emit("once.waiting", path, "", known.run)
         known = await session.wait_for(key, _ONCE_WAIT)
     return known
+
+
+def _busy(run: str, place: str, once: Once, path: str) -> OnceBusy:
+    return OnceBusy(
+        f"run {run} is in once {once.label!r} at {place}",
+        path=path,
+        remedy="run it again when that one has ended; waiting here could wait for ever",
+    )
 
 
 async def run_checkpoint(node: Node, checkpoint: Checkpoint, state: State, path: str, ctx: Context) -> State:

@@ -221,7 +221,10 @@ async def run_saga(node: Node, saga: Saga, state: State, path: str, ctx: Context
             await pending.free()
         return failed
 
-    return await guarded(node, path, ctx, steps, cleanup)
+    try:
+        return await guarded(node, path, ctx, steps, cleanup)
+    finally:
+        pending.leave()
 
 
 async def _undo(parts: Sequence[Node], state: State, path: str, ctx: Context, perform: Perform) -> None:
