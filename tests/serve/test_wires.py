@@ -390,6 +390,7 @@ async def test_case_92_the_models_are_the_flows(running: Site) -> None:
                 "breaks",
                 "slow",
                 "fleeting-flow",
+                "tidy-flow",
                 "told",
                 "silent",
                 "table",
