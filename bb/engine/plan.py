@@ -121,8 +121,8 @@ class Plan(Record):
     """Whether anything in it has to be unwound."""
     uses_symbols: bool = False
     """Whether it holds anything but agents and groups of them."""
-    waits: bool = False
-    """Whether it may park."""
+    sources: frozenset[str] = frozenset()
+    """What it may wait for."""
     cause: Cause | None = None
     """What starts it, if it is the body of a trigger."""
     bodies: Mapping[str, Plan] = field(factory=dict)
@@ -136,6 +136,11 @@ class Plan(Record):
     def absolute(self, path: str) -> str:
         """A path of a run, as one from the registered flow."""
         return _home(self.flow, self.cause) + path[len(self.root.segment) :]
+
+    @property
+    def waits(self) -> bool:
+        """Whether it may park."""
+        return bool(self.sources)
 
     @property
     def name(self) -> str:
@@ -230,7 +235,7 @@ def _plan(flow: AnyFlow, known: Known, cause: Cause | None = None) -> Plan:
         catalogue=known.catalogue,
         unwinds=bool(kinds & _UNWOUND),
         uses_symbols=not kinds <= _SPEAKING,
-        waits=Await in kinds,
+        sources=frozenset(wait.source for node in nodes if isinstance(wait := body_of(node.flow), Await)),
         cause=cause,
         bodies=bodies,
     )

@@ -23,6 +23,7 @@ from bb.serve.wire import Asked, Frame, Said, Voice
 
 if TYPE_CHECKING:
     from bb.app import App
+    from bb.engine.runs.session import Session
 
 
 @frozen
@@ -38,10 +39,14 @@ class Order:
     wait: timedelta
     tenant: str | None
 
-    @property
-    def talks(self) -> bool:
-        """Whether it is a turn of a conversation rather than a run."""
-        return self.plan.waits and self.session_id is not None
+    async def conversation(self, app: App) -> Session | None:
+        """The conversation that it is a turn of; None: it is a run, to which nobody has replied yet."""
+        if not self.plan.waits:
+            return None
+        name = self.session_id if self.session_id is not None else self.run_id
+        session = app.session(self.plan.name, name, detach=self.detached, tenant=self.tenant)
+        alone = self.session_id is None and not await session.was_answered(self.exchange.run_id)
+        return None if alone else session
 
     @property
     def detached(self) -> bool:
@@ -70,7 +75,7 @@ async def whole(app: App, order: Order) -> Said:
 
     Raises: as `App.run` does.
     """
-    if order.talks:
+    if order.plan.waits:
         async with begun(app, order) as going:
             return await going.said()
     outcome = await app.run(
@@ -91,13 +96,13 @@ async def begun(app: App, order: Order) -> AsyncIterator[Going]:
 
     Raises: as `App.run` does for what it refuses.
     """
-    if order.talks:
-        assert order.session_id is not None
-        session = app.session(order.plan.name, order.session_id, detach=order.detached, tenant=order.tenant)
+    session = await order.conversation(app)
+    if session is not None:
         turn_id = order.exchange.run_id if order.exchange.named else None
         accepted = await session.accept(order.asked.input, turn_id=turn_id)
-        with suppress(InvalidId):  # one that a program made up may be any text
-            order.exchange.run_id = check_id(accepted.turn_id, "run id")
+        if turn_id is None:
+            with suppress(InvalidId):  # one that a program made up may be any text
+                order.exchange.run_id = check_id(accepted.turn_id, "run id")
         task = asyncio.ensure_future(accepted.run())
         task.add_done_callback(seen)
         try:

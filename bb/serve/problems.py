@@ -94,7 +94,7 @@ def _problem(error: Exception, run_id: str, debug: bool, what: str) -> Problem:
         case RunIdInUse():
             return _final(409, f"run {run_id} belongs to something else: use another run id", code)
         case AlreadyParked():
-            return _final(409, "the session has a conversation with another model that waits for a reply", code)
+            return _final(409, "a conversation of the session waits for a reply, and this would start another", code)
         case NotWaiting():
             return _final(409, f"turn {run_id} answers nothing that is asked in this session", code)
         case RunCancelled():

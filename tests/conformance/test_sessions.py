@@ -478,3 +478,39 @@ async def test_a_resumed_run_sees_what_other_runs_of_the_session_have_bound_mean
     await app.deliver("go", None, session_id="s")
     assert (await app.run("asks", run_id="a", session_id="s")).value == ["new", 1]
     assert (await disk.app(asks.durable()).run("asks", run_id="a")).value == ["new", 1]
+
+
+async def test_a_turn_that_comes_late_is_the_turn_of_its_own_conversation(disk: Disk) -> None:
+    """Whatever the one that is open by then waits for."""
+    app = disk.app(asking("a", "b"))
+    session = app.session("asking", "s")
+    await session.start("one")
+    await session.send("1", turn_id="t1")
+    over = await session.send("2", turn_id="t2")
+    assert over.outcome.value == ["1", "2"]
+    await session.start("two")
+
+    for _ in range(2):
+        assert (await session.send("2", turn_id="t2")).outcome.value == ["1", "2"]
+        assert (await session.send("1", turn_id="t1")).waiting_for == "b"
+        assert await session.waiting_for() == "a"
+        session = disk.app(asking("a", "b")).session("asking", "s")
+
+    [first] = [run.run_id for run in await app.runs() if run.status == "finished"]
+    await app.store.delete(run_stream(first))
+    with pytest.raises(NotWaiting, match="t2"):
+        await session.send("2", turn_id="t2")
+    assert await session.waiting_for() == "a"
+
+
+async def test_a_turn_of_a_run_that_nobody_began_as_a_conversation_can_come_again(disk: Disk) -> None:
+    app = disk.app(asking("a"))
+    await app.run("asking", "hi", run_id="r")
+    session = app.session("asking", "r")
+    for _ in range(2):
+        assert (await session.send("1", turn_id="t")).outcome.value == ["1"]
+    assert (await session.start("hi", turn_id="r")).waiting_for == "a"
+    with pytest.raises(NotWaiting, match="over"):
+        await session.send("2", turn_id="u")
+    with pytest.raises(bb.RunIdInUse):
+        await disk.app(durable(Await("a"), id="other")).session("other", "r").start("hi", turn_id="r")

@@ -124,6 +124,40 @@ async def test_a_session_that_is_taken_is_a_conflict(path: str, stream: bool) ->
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("tenant", [None, "ann"])
+@pytest.mark.parametrize("session", [None, "s"])
+async def test_each_request_of_a_conversation_gets_its_own_answer_whenever_it_comes_again(
+    path: str, stream: bool, tenant: str | None, session: str | None
+) -> None:
+    """Also the first, which may not have named the session, and those of a conversation that is over."""
+    first = (Emit("Where to?") >> Await("city", bind="c")).next(Emit("When in {c}?"))
+    trip = first.next(Await("day", bind="d")).next(Emit("{c} on {d}.")).with_id("trip").durable()
+    app = app_of(trip)
+    async with asgi(app.asgi(tenant=None if tenant is None else lambda _: tenant)) as http:
+
+        async def say(said: str, run_id: str, session: str | None) -> str:
+            headers = {"X-Run-Id": run_id} | ({"X-Session-Id": session} if session else {})
+            answer = await http.post(path, json=body_of(path, said, stream=stream), headers=headers)
+            assert answer.headers["x-run-id"] == run_id
+            assert answer.headers["x-session-id"] == (session or run_id)
+            return text_of(path, answer)
+
+        later = session or "r1"
+        said = [("hi", "r1", session), ("Rome", "r2", later), ("Monday", "r3", later)]
+        heard = ["Where to?", "When in Rome?", "Rome on Monday."]
+        for count in (1, 2, 3):
+            assert await say(*said[count - 1]) == heard[count - 1]
+            assert [await say(*turn) for turn in said[:count]] == heard[:count]
+            assert await say("hi", "r1", later) == "Where to?"
+        assert await say("hello", "r4", later) == "Where to?"  # another conversation
+        assert [await say(*turn) for turn in said] == heard
+        assert await say("Oslo", "r5", later) == "When in Oslo?"
+        assert [await say(*turn) for turn in said] == heard
+        assert len(await app.runs()) == 2
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("stream", [False, True])
 async def test_a_run_that_was_cancelled_is_a_conflict(path: str, stream: bool) -> None:
     stage = Stage()
     app = app_of(durable(stage))

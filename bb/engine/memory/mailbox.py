@@ -114,6 +114,16 @@ async def given_to(rows: SessionRows, source: str, run: str, path: str) -> Event
     return None if event is None else evolve(event, payload=rows.codec.load(event.payload))
 
 
+async def answered_in(rows: SessionRows, source: str, turn: str) -> str | None:
+    """The run that a turn has answered, as far as it is remembered.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    spot = (await rows.read(mail_stream(rows.session_id, source), Mailbox)).answered(turn)
+    return None if spot is None else spot[0]
+
+
 async def has_come(rows: SessionRows, source: str, run: str) -> bool:
     """Whether the event that a parked run waits for is here.
 

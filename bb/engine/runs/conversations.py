@@ -21,8 +21,11 @@ from bb.log.tables import OpenRuns
 
 
 def run_of(session_id: str, flow: str, turn_id: str) -> str:
-    """The id of the run that the first turn of a conversation starts."""
-    return fingerprint(["conversation", session_id, flow, turn_id])
+    """The id of the run that the first turn of a conversation starts.
+
+    A run that was begun without a session has one of its own id: it is itself the first turn there.
+    """
+    return turn_id if turn_id == session_id else fingerprint(["conversation", session_id, flow, turn_id])
 
 
 @frozen

@@ -12,14 +12,14 @@ from typing import Final, cast
 from attrs import evolve, frozen
 
 from bb.codec import fingerprint
-from bb.engine.memory.mailbox import answer, given_to
+from bb.engine.memory.mailbox import answer, answered_in, given_to
 from bb.engine.outcome import Outcome, SessionTurn
 from bb.engine.plan import Plan
-from bb.engine.runs.ask import Ask, check_tenant_of, other_input
+from bb.engine.runs.ask import Ask, check_tenant_of, in_use, other_input
 from bb.engine.runs.conversations import Begun, Conversations, run_of
 from bb.errors import CorruptRecord, InputConflict, InvalidInput, NotWaiting, WiringError
 from bb.flows.tree import DurableFlow
-from bb.ids import fresh_id
+from bb.ids import fresh_id, scoped
 from bb.log import Forgotten, Given, History, moment
 from bb.log import Parked as Leg
 from bb.messages import NO_USAGE, Input, InputLike, to_input
@@ -91,7 +91,7 @@ class Session:
             BBError: the flow failed; the same start goes on with it.
         """
         given = Given(Input() if input is None else to_input(input), dict(params or {}))
-        accepted = await self._start(given, _checked(turn_id), replace=replace)
+        accepted = await self._start(given, self._turn_id(turn_id), replace=replace)
         return await accepted.run()
 
     async def _start(self, given: Given, turn_id: str | None, *, replace: bool = False) -> Accepted:
@@ -99,8 +99,11 @@ class Session:
         turn, run_id = await self._begin(asked, turn_id, replace)
         ask = self._ask(run_id, given, opening=self._opening(replace))
         history = await self._history(run_id)
-        if history is not None and history.started is not None and history.started.fingerprint != asked:
-            raise other_input(ask)
+        if history is not None and history.started is not None:
+            if history.started.flow != self.flow:
+                raise in_use(ask, history.started.flow)
+            if history.started.fingerprint != asked:
+                raise other_input(ask)
         if history is not None and history.ended is not None and history.ended.status == "cancelled":
             raise NotWaiting(
                 f"the conversation that turn {turn} started was given up",
@@ -129,7 +132,11 @@ class Session:
         """
         if not isinstance(reply, str):
             raise InvalidInput(f"{type(reply).__name__} is no reply", remedy="give the text that the user said")
-        accepted = await self._send(await self._current(), reply, _checked(turn_id))
+        turn = self._turn_id(turn_id)
+        history = await self._of_turn(turn, await self._found())
+        if history is None:
+            raise self._not_waiting("no conversation was started")
+        accepted = await self._send(history, reply, turn)
         return await accepted.run()
 
     async def _send(self, history: History, reply: str, turn_id: str | None) -> Accepted:
@@ -163,16 +170,22 @@ class Session:
 
         Raises: as `start` and `send` do for what they refuse.
         """
-        input, turn = to_input(said), _checked(turn_id)
+        input, turn = to_input(said), self._turn_id(turn_id)
         if turn is not None and await self._history(run_of(self.session_id, self.flow, turn)) is not None:
             return await self._start(Given(input, {}), turn)
-        history = await self._found()
+        history = await self._of_turn(turn, await self._found())
         if history is not None and (turn in history.turns or (history.ended is None and history.legs)):
             replies = [message.content for message in input.messages if message.role == "user"]
             if not replies:
                 raise InvalidInput("nothing was said by the user", remedy="send a message of the user")
             return await self._send(history, replies[-1], turn)
         return await self._start(Given(input, {}), turn)
+
+    async def was_answered(self, turn_id: str) -> bool:
+        """Whether a turn began a conversation in which there was a reply since."""
+        turn = self._turn_id(turn_id)
+        history = await self._history(run_of(self.session_id, self.flow, turn)) if turn is not None else None
+        return history is not None and bool(history.turns)
 
     async def waiting_for(self) -> str | None:
         """The source that a reply is for, also while one is being worked on or has failed; None: nothing is asked.
@@ -312,16 +325,10 @@ class Session:
 
     # --- which run ---
 
-    async def _current(self) -> History:
-        history = await self._found()
-        if history is None:
-            raise self._not_waiting("no conversation was started")
-        return history
-
     async def _found(self) -> History | None:
         """The run of the conversation that is open, or else of the last one that began here."""
         begun = await self._conversations.begun(self.session_id, self.flow)
-        last = self._checked(begun.history) if begun is not None else None
+        last = self._checked(begun.history) if begun is not None else await self._own()
         if last is not None and last.ended is None:
             return last
         for row in reversed(await self._conversations.parked(self.session_id)):
@@ -330,6 +337,31 @@ class Session:
                 if history is not None and history.ended is None:
                     return history
         return last
+
+    async def _of_turn(self, turn: str | None, at_hand: History | None) -> History | None:
+        """The run in which a turn was a reply, as far as that is remembered, or else the one at hand.
+
+        Raises:
+            NotWaiting: it was a reply in a run that is not kept any more, or was given up before it took it.
+        """
+        if turn is None or (at_hand is not None and turn in at_hand.turns):
+            return at_hand
+        rows = self._runner.sessions.rows(self.session_id)
+        for source in sorted(self._plan.sources):
+            run_id = await answered_in(rows, source, turn)
+            if run_id is None or (at_hand is not None and run_id == at_hand.run_id):
+                continue
+            history = await self._history(run_id)
+            if history is None or turn not in history.turns:
+                raise self._not_waiting(f"turn {turn} was a reply in another conversation")
+            return history
+        return at_hand
+
+    async def _own(self) -> History | None:
+        """The run whose own session this is, if it is one of the flow."""
+        history = await self._history(self.session_id)
+        started = history.started if history is not None else None
+        return history if started is not None and started.flow == self.flow else None
 
     async def _history(self, run_id: str) -> History | None:
         return self._checked(await self._conversations.history(run_id))
@@ -353,21 +385,20 @@ class Session:
         )
         return ask if given is None else evolve(ask, input=given.input, params=given.params)
 
+    def _turn_id(self, turn_id: object) -> str | None:
+        """A turn id as it is recorded, if one was given."""
+        if turn_id is None:
+            return None
+        if not isinstance(turn_id, str) or not turn_id.strip():
+            raise InvalidInput(f"{turn_id!r} is no turn id", remedy="give text that is not blank, or leave it out")
+        return self.session_id if scoped(self._tenant, turn_id) == self.session_id else redacted(turn_id)
+
     def _not_waiting(self, why: str) -> NotWaiting:
         return NotWaiting(
             f"flow {self.flow!r} waits for no reply in session {self.session_id}: {why}",
             flow=self.flow,
             remedy="look at what it asks now with session.waiting_for(), or start it",
         )
-
-
-def _checked(turn_id: object) -> str | None:
-    """A turn id as it is recorded, if one was given."""
-    if turn_id is None:
-        return None
-    if not isinstance(turn_id, str) or not turn_id.strip():
-        raise InvalidInput(f"{turn_id!r} is no turn id", remedy="give text that is not blank, or leave it out")
-    return redacted(turn_id)
 
 
 def _place_of(history: History, path: str) -> int:
