@@ -293,7 +293,7 @@ class ToolArgs(BBError, ValueError):
 
 
 class MaxRounds(BBError):
-    """`resolve` asked as often as it may and the model still calls tools."""
+    """`resolve`, or a model stage that is to fail then, asked as often as it may and the model still calls tools."""
 
 
 class RunBusy(BBError):

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, cast
 from hypothesis import strategies as st
 
 from bb.agents.agent import Agent
+from bb.flows.calls import ON_EXHAUSTED
 from bb.flows.control import BACKOFFS, Backoff
 from bb.flows.expressions import (
     OPERATORS,
@@ -226,7 +227,12 @@ class _Maker:
 
     def segment(self, depth: int) -> AiSegment:
         tools = self.draw(st.lists(OPS, max_size=2))
-        return AiSegment(self.value(depth - 1), tools, self.draw(st.integers(1, 9)), self.maybe(SYMBOLS))
+        rounds, until, then = (
+            self.draw(st.integers(1, 9)),
+            self.maybe(SYMBOLS),
+            self.draw(st.sampled_from(ON_EXHAUSTED)),
+        )
+        return AiSegment(self.value(depth - 1), tools, rounds, until, on_exhausted=then)
 
     # --- flows ---
 

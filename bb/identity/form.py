@@ -248,7 +248,13 @@ def _call(call: Call[Any], names: _Names) -> dict[str, object]:
 def _segment(segment: AiSegment, names: _Names) -> dict[str, object]:
     carried = {op.name: op.version for op in segment.bound}
     tools = [[tool, carried[tool] if tool in carried else names.version(tool)] for tool in segment.tools]
-    return _told(goal=_value(segment.goal, names), tools=tools, max_rounds=segment.max_rounds, until=segment.until)
+    return _told(
+        goal=_value(segment.goal, names),
+        tools=tools,
+        max_rounds=segment.max_rounds,
+        until=segment.until,
+        on_exhausted=segment.on_exhausted if segment.on_exhausted != "return" else None,
+    )
 
 
 def canonical(form: Tree) -> str:

@@ -264,4 +264,6 @@ def _segment(segment: AiSegment, depth: int) -> str:
         given.append(f"max_rounds: {count(segment.max_rounds)}")
     if segment.until is not None:
         given.append(f"until: {quoted(segment.until)}")
+    if segment.on_exhausted != "return":
+        given.append(f"on_exhausted: {segment.on_exhausted}")
     return f"ai_segment({', '.join(given)})"

@@ -252,7 +252,7 @@ class Values(Transformer[Token, Any]):
             if isinstance(one, Part):
                 raise Misread("ai_segment takes named arguments only", one.at, "write goal: value")
             settings.append(one)
-        known = {"goal": a_value, "tools": texts, "max_rounds": a_count, "until": a_text}
+        known = {"goal": a_value, "tools": texts, "max_rounds": a_count, "until": a_text, "on_exhausted": a_word}
         fields = settle(head, settings, known, "goal")
         return made(head, highest(part for _, part in settings), AiSegment, **fields)
 

@@ -15,7 +15,7 @@ from attrs import NOTHING, Attribute, fields, frozen
 from bb.agents.agent import Agent
 from bb.errors import BBError, InvalidCron
 from bb.flows.base import DurableFlow, NamedFlow, Param, body_of, flow_id
-from bb.flows.calls import AiSegment, Call
+from bb.flows.calls import ON_EXHAUSTED, AiSegment, Call
 from bb.flows.control import BACKOFFS, Bind
 from bb.flows.durability import Await, Memo, Peek, Step
 from bb.flows.expressions import EXPRESSIONS, OPERATORS, PARSE_AS
@@ -311,6 +311,7 @@ _PLAIN: Final[Mapping[str, Shape]] = {
     "int": WHOLE,
     "timedelta": SPAN,
     "Backoff": choice(BACKOFFS),
+    "OnExhausted": choice(ON_EXHAUSTED),
     "Operator": choice(OPERATORS),
     "ParseAs": choice(PARSE_AS),
     "tuple[str, ...]": listed(TEXT),

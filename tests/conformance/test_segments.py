@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import bb
+from bb.errors import MaxRounds
+from bb.flows.calls import ON_EXHAUSTED
 from bb.flows.expressions import Var
 from bb.flows.tree import AiSegment, Bind, Emit, Memo, Once, Return, WithTools
 from bb.messages import ToolCall, unresolved
@@ -70,6 +72,39 @@ def found(segment: AiSegment) -> bb.NamedFlow:
 
 
 # --- 67: the bound ----------------------------------------------------------------------------------------------------
+
+
+def made(segment: AiSegment) -> bb.DurableFlow:
+    return segment.with_id("f").durable()
+
+
+def test_what_a_segment_does_without_rounds_is_part_of_it_and_has_every_spelling() -> None:
+    plain, strict = (made(AiSegment("g", on_exhausted=then)) for then in ON_EXHAUSTED)
+    assert bb.signature(plain) == bb.signature(made(AiSegment("g"))) != bb.signature(strict)
+    for flow in (plain, strict):
+        assert bb.text.parse(bb.text.format(flow))["f"] == flow == bb.wire.from_wire(bb.wire.to_wire(flow))
+    assert "on_exhausted: error" in bb.text.format(strict)
+    with pytest.raises(bb.WiringError, match="maybe"):
+        AiSegment("g", on_exhausted=cast("Any", "maybe"))
+    with pytest.raises(bb.BBError, match="maybe"):
+        bb.text.parse('flow f\n  ai_segment(goal: "g", on_exhausted: maybe)\n')
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_segment_without_rounds_may_be_a_failure(disk: Disk, calendar: Calendar, durable: bool) -> None:
+    """A retry asks for the last answer once more, and reads nothing again that was read."""
+    mon, tue = map(calendar.reading, ("mon", "tue"))
+    model = ScriptedModel(mon, tue, "tuesday")
+    flow = found(AiSegment("Find a slot", [calendar.read], 2, on_exhausted="error"))
+    app = disk.app(*[flow.durable()] if durable else [flow], model=model)
+
+    with pytest.raises(MaxRounds, match="2 rounds"):
+        await app.run("find", "hi", run_id="r")
+    assert calendar.calls == ["read mon", "read tue"]
+    if durable:
+        outcome = await app.run("find", run_id="r")
+        assert outcome.value == {"result": "tuesday", "reason": "answer", "rounds": 2}
+        assert calendar.calls == ["read mon", "read tue"]
 
 
 @pytest.mark.parametrize("durable", [False, True])

@@ -23,6 +23,7 @@ from bb.errors import (
     BBError,
     Interruption,
     InvalidValue,
+    MaxRounds,
     NoModel,
     OpFailed,
     ToolArgs,
@@ -83,6 +84,7 @@ async def run_segment(
         Denied: an op said that it may not run.
         ApproverFailed: nobody could say whether something may run.
         InvalidValue: the goal says nothing.
+        MaxRounds: no rounds are left, and that is to be an error.
         UpstreamError: the provider failed.
         OpFailed: an op raised a `Fatal`.
         AgentFailed: the model raised something else.
@@ -239,6 +241,11 @@ class _Stage:
             if not isinstance(results, list):
                 return results
             chat.add(answer, Message(role="tool", results=tuple(results)))
+        if self.segment.on_exhausted == "error":
+            raise MaxRounds(
+                f"the model of a stage has used its {self.rounds} rounds, and was not done",
+                remedy="raise max_rounds; what it proposed was not run",
+            )
         return self._record("exhausted", actions=[one.action("skipped", None) for one in self.proposals])
 
     def _controls(self) -> tuple[ToolSpec, ...]:
