@@ -13,6 +13,7 @@ from bb.log.facts import (
     Attempted,
     Decided,
     Ended,
+    EndStatus,
     Entered,
     Entry,
     Fact,
@@ -290,6 +291,12 @@ class History(Record):
     def _progress(self, at: int) -> None:
         self.progress = max(self.progress, at)
         self.idle_attempts = 0
+
+    def end(self, status: EndStatus, at: int) -> Ended:
+        """The fact that the run is over: never before its last progress, for a clock that went back must not age it."""
+        started = self.started
+        assert started is not None
+        return Ended(status, max(at, self.progress), started.flow, started.at, self.attempts, self.session)
 
     def remembers_below(self, path: str) -> bool:
         """Whether anything inside `path` may replay, in whichever durable flow."""

@@ -969,6 +969,25 @@ async def test_case_057_one_that_failed_is_sent_again(work: Work) -> None:
     assert sent == ["a", "a", "a"] and work.count("a") == 1
 
 
+@pytest.mark.parametrize("error", [bb.OpFailed("the pager is down"), bb.Fatal("no such number")], ids=["once", "fatal"])
+async def test_case_057_an_error_of_bb_that_a_sender_raises_is_passed_on_as_it_is(
+    work: Work, error: bb.BBError
+) -> None:
+    """As that of a handler is: so a sender says itself what is worth another try."""
+    sent: list[str] = []
+
+    async def post(text: str) -> None:
+        sent.append(text)
+        raise error
+
+    flow = work.flow("a").next(bb.Notify(post)).with_id("job").durable(retries=1)
+
+    with pytest.raises(type(error)) as raised:
+        await mocked(MockStore(), flow).run("job", "hi", run_id="r")
+
+    assert raised.value is error and len(sent) == (1 if isinstance(error, bb.Fatal) else 2)
+
+
 async def test_case_057_outside_a_durable_flow_it_is_sent_each_time(disk: Disk, work: Work) -> None:
     sent: list[str] = []
 

@@ -11,8 +11,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import bb
-from bb.testing.clock import ManualClock
+from bb.testing.clock import START, ManualClock
 from tests.timetable import Timetable, later, rest, until
+from tests.trials.kit import Disk, Work, cut_off
 
 CHANGES = {
     # the zone, and the days on which daylight saving begins and ends there
@@ -154,6 +155,24 @@ async def test_trial_N4_a_retry_that_was_waiting_when_the_process_ended_goes_on_
         await rest()
         assert [run.status for run in await app.runs()] == ["finished"]
     await time.stop()
+
+
+@pytest.mark.parametrize("how", ["finished", "cancelled"])
+async def test_trial_N4_a_clock_set_back_between_two_attempts_does_not_age_a_run(
+    disk: Disk, work: Work, how: str
+) -> None:
+    """The end of a run is never dated before its last progress: `prune` goes by it."""
+    flow = work.flow("a").next(work.flow("b")).with_id("job").durable()
+    await cut_off(disk.app(flow, clock=ManualClock(START)), work.hold("b"), "job", "hi", run_id="r")
+    app = disk.app(flow, clock=ManualClock(START - timedelta(days=10), auto=True))
+
+    if how == "finished":
+        await app.run("job", "hi", run_id="r")
+    else:
+        await app.cancel("r")
+
+    assert [(run.status, run.progress) for run in await app.runs()] == [(how, START)]
+    assert await disk.app(flow, clock=ManualClock(START + timedelta(days=1))).prune() == 0
 
 
 async def test_trial_C10_a_start_and_a_call_at_the_same_instant_are_one_execution(tmp_path: Path) -> None:

@@ -147,13 +147,12 @@ class Archive:
             return
         async with self._released(lease):
             history = await self.history(run_id)
-            started = history.started
-            if history.ended is not None or started is None:
+            if history.ended is not None or history.started is None:
                 return
             await self._settle(history, lease)
             await self._runner.sessions.close(history, lease, over=False)
-            end = Ended("cancelled", self._now(), started.flow, started.at, history.attempts, history.session)
-            await self._store.append(run_stream(run_id), history.length, [encode(end, lease.fence)], lease)
+            end = encode(history.end("cancelled", self._now()), lease.fence)
+            await self._store.append(run_stream(run_id), history.length, [end], lease)
 
     async def _settle(self, history: History, lease: Lease) -> None:
         """Undo what a run has open that is ended.

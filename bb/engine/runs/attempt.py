@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Literal
 
 from attrs import evolve
 
@@ -17,7 +16,7 @@ from bb.engine.runs.leases import Tenure
 from bb.engine.runs.live import Live
 from bb.engine.runs.walker import Walker
 from bb.errors import BBError, Interruption, NotSavable, StoreError
-from bb.log import Answered, Ended, Failed, History, Started, Stopped, control_stream, load_given, millis
+from bb.log import Answered, Failed, History, Stopped, control_stream, load_given, millis
 from bb.redaction import redacted
 
 
@@ -85,7 +84,7 @@ class Attempts:
                 await self._walker.sessions.close(history, tenure.lease, over=False, waits=plan.waits)
                 if plan.cause is not None and plan.responds:
                     await journal.record(Answered(millis(self._clock.now()), redacted(outcome.answer)))
-                await journal.record(self._ended(run, started, "finished"))
+                await journal.record(history.end("finished", millis(self._clock.now())))
             how = "finished"
             return outcome
         except asyncio.CancelledError:
@@ -99,7 +98,7 @@ class Attempts:
                     with contextlib.suppress(Interruption):
                         await journal.record(Stopped(millis(self._clock.now())))
                 raise
-            error = await self._cancelled(run, journal, started)
+            error = await self._cancelled(run, journal)
             how = "cancelled"
             raise error from None
         except StoreError as error:
@@ -114,11 +113,6 @@ class Attempts:
         finally:
             run.end(how)
 
-    def _ended(self, run: Run, started: Started, status: Literal["finished", "cancelled"]) -> Ended:
-        assert run.journal is not None
-        at = max(millis(self._clock.now()), run.journal.history.progress)  # a clock that went back must not age the run
-        return Ended(status, at, started.flow, started.at, run.attempt, run.journal.history.session)
-
     async def _failed(self, run: Run, journal: Journal, error: Exception) -> None:
         path = getattr(error, "path", "") or run.plan.root.segment
         with contextlib.suppress(Interruption, NotSavable):
@@ -126,11 +120,11 @@ class Attempts:
         with contextlib.suppress(Interruption):
             await journal.record(Failed.of(error, path, millis(self._clock.now()), final=True))
 
-    async def _cancelled(self, run: Run, journal: Journal, started: Started) -> BBError:
+    async def _cancelled(self, run: Run, journal: Journal) -> BBError:
         """Record that the run is over on request."""
         if journal.history.ended is None:
             await self._walker.sessions.close(journal.history, journal.lease, over=False, waits=run.plan.waits)
-            await journal.record(self._ended(run, started, "cancelled"))
+            await journal.record(journal.history.end("cancelled", millis(self._clock.now())))
         await self._store.delete(control_stream(run.run_id))
         return was_cancelled(run.run_id, run.plan.name)
 

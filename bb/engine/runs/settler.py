@@ -18,7 +18,7 @@ from bb.engine.runs.walker import Walker
 from bb.engine.steps.walk import perform
 from bb.errors import GraphChanged, Interruption
 from bb.flows.tree import DurableFlow
-from bb.log import Ended, Fact, History, control_stream, encode, load_given, millis, moment, run_stream
+from bb.log import Fact, History, control_stream, encode, load_given, millis, moment, run_stream
 from bb.logs import error
 from bb.stores.base import Lease
 
@@ -135,7 +135,7 @@ class Settler:
         if not await self.settle(plan, history, lease):
             error("an expired run cannot be dropped: an undo failed", run_id=history.run_id, flow=started.flow)
             return False
-        end = Ended("expired", millis(self._clock.now()), started.flow, started.at, history.attempts, history.session)
+        end = history.end("expired", millis(self._clock.now()))
         await self._walker.sessions.close(history, lease, over=True)
         await self._store.delete(run_stream(history.run_id), lease, leave=[encode(end, lease.fence)])
         await self._store.delete(control_stream(history.run_id))
