@@ -15,6 +15,7 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 import bb
 from bb.flows.tree import Await, Call, Emit
 from bb.ops import op
+from bb.testing.clock import ManualClock
 from bb.trace import Event
 from tests.serve.browser import Watched, launched, watched
 from tests.serve.kit import agent, serving
@@ -156,6 +157,48 @@ async def test_a_run_shows_at_a_glance_what_failed_and_goes_on_from_the_page(bro
         await page.locator(row("shop/body~all.1/pay")).click()
         await expect(details).to_contain_text('"amount": 42')
         assert (await app.run("shop", "two books", run_id="r")).value == "hello r"
+
+
+async def test_the_bars_of_parts_stand_in_order_and_in_proportion_to_the_time_in_which_something_ran(
+    browser: Browser,
+) -> None:
+    clock = ManualClock()
+
+    def takes(seconds: float, id: str) -> bb.NamedFlow:
+        async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+            clock.advance(seconds)
+            turn.reply(id)
+
+        return agent(handler, id).with_id(id)
+
+    app = bb.App(clock=clock)
+    app.register((takes(1, "short") >> takes(3, "long") >> Await("user") >> takes(4, "longest")).with_id("f").durable())
+    async with looking(browser, app) as site:
+        await app.run("f", "hi", run_id="r", session_id="s")
+        clock.advance(3600)  # nothing runs: that is cut to a tenth of the eight seconds in which something did
+        await app.deliver("user", "yes", session_id="s")
+        await app.run("f", run_id="r")
+        page = await site.open("/runs/r")
+        await standing(page, "f", "done")
+
+        async def bar(path: str) -> tuple[float, float]:
+            """Where the one bar of a part begins and ends, in shares of its row's lane."""
+            (shares,) = await page.locator(f"{row(path)} .bar").evaluate_all(
+                """bars => bars.map(bar => {
+                    const [own, lane] = [bar.getBoundingClientRect(), bar.offsetParent.getBoundingClientRect()];
+                    return [(own.left - lane.left) / lane.width, (own.right - lane.left) / lane.width];
+                })"""
+            )
+            return (shares[0], shares[1])
+
+        for path, began, ended in (
+            ("f", 0, 8.8),
+            ("f/short", 0, 1),
+            ("f/long", 1, 4),
+            ("f/body~await.2", 4, 4.8),
+            ("f/longest", 4.8, 8.8),
+        ):
+            assert await bar(path) == pytest.approx((began / 8.8, ended / 8.8), abs=0.02), path
 
 
 async def test_a_run_is_followed_while_it_goes_on_and_cancelled(browser: Browser) -> None:
