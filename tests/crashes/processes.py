@@ -103,11 +103,12 @@ class Place:
         seconds: float = 0.0,
         callers: int = 0,
         start: float = 0.0,
+        deaf: bool = False,
         sigterm: bool = False,
     ) -> Job:
         """A job of this place; `name` tells apart what several processes of one run say."""
         out = str(self.home / f"{run_id}.{name}")
-        return Job(str(self.home), run_id, out, point, at, lease, wait, hook, seconds, callers, start, sigterm)
+        return Job(str(self.home), run_id, out, point, at, lease, wait, hook, seconds, callers, start, deaf, sigterm)
 
     def said(self, job: Job) -> list[object]:
         """What a process told of its outcomes; it must not have complained."""

@@ -14,7 +14,7 @@ import threading
 import time
 from asyncio import Future
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -23,6 +23,7 @@ from unittest import mock
 from attrs import asdict, define
 
 import bb
+from bb.engine.runs.keeper import Keeper
 from bb.stores.base import Lease
 from bb.stores.file import FileStore
 from bb.stores.rows import Rows
@@ -51,6 +52,8 @@ class Job:
     callers: int = 0
     """So many tasks and so many threads ask for the run at once, when `start` (time.time) has come."""
     start: float = 0.0
+    deaf: bool = False
+    """Whether nothing keeps its leases, so that it learns from the store alone that one is lost."""
     sigterm: bool = False
     """Whether SIGTERM cancels the run, as servers do it."""
 
@@ -192,12 +195,13 @@ async def until_told(job: Job) -> None:
 
 def run(job: Job) -> None:
     """Do a job."""
-    if job.point == "mid":
-        # an append of one statement has no middle, so all of them are made in a transaction
-        whole = mock.patch.object(Rows, "append_next", return_value=False, create=True)
-        with whole, mock.patch.object(Rows, "append", dying_inside(job)):
-            asyncio.run(until_told(job))
-    else:
+    with ExitStack() as changed:
+        if job.point == "mid":
+            # an append of one statement has no middle, so all of them are made in a transaction
+            changed.enter_context(mock.patch.object(Rows, "append_next", return_value=False, create=True))
+            changed.enter_context(mock.patch.object(Rows, "append", dying_inside(job)))
+        if job.deaf:
+            changed.enter_context(mock.patch.object(Keeper, "hold"))
         asyncio.run(until_told(job))
 
 
