@@ -53,6 +53,8 @@ def _serve(arguments: argparse.Namespace) -> None:
     if options and service is found:
         given = ", ".join(f"--{name}" for name in options)
         raise bb.WiringError(f"{given} is for a bb.App; {arguments.app} is made by asgi(): say it there")
+    if not 0 <= arguments.port < 2**16:
+        raise bb.WiringError(f"--port {arguments.port} is no port", remedy="give 0 to 65535; 0 takes a free one")
     serve(service, host=arguments.host, port=arguments.port)
 
 
@@ -62,7 +64,10 @@ def _options(arguments: argparse.Namespace) -> _Options:
     if arguments.default is not None:
         said["default"] = arguments.default
     if arguments.grace is not None:
-        said["grace"] = timedelta(seconds=arguments.grace)
+        try:
+            said["grace"] = timedelta(seconds=arguments.grace)
+        except (ValueError, OverflowError) as error:
+            raise bb.WiringError(f"--grace {arguments.grace} is no length of time", remedy="give seconds") from error
     if arguments.debug:
         said["debug"] = True
     if arguments.inspector:

@@ -13,6 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from bb.engine.runs.live import seen
 from bb.ids import check_id, fresh_id, is_reserved
+from bb.serve.patience import Patience
 from bb.serve.problems import ClientGone, Refused
 
 T = TypeVar("T")
@@ -26,8 +27,7 @@ class Bodies:
     """The bodies that are coming in. None is waited for any more once nothing of it came for a while, or at the end."""
 
     def __init__(self) -> None:
-        self._limits: set[asyncio.Timeout] = set()
-        self._ended = False
+        self._patience = Patience()
 
     async def receive(self, receive: Receive) -> Message:
         """The next piece of one.
@@ -36,23 +36,16 @@ class Bodies:
             Refused: it did not come.
         """
         try:
-            async with asyncio.timeout(0 if self._ended else STALLED) as limit:
-                self._limits.add(limit)
-                try:
-                    return await receive()
-                finally:
-                    self._limits.discard(limit)
+            async with self._patience.within(STALLED):
+                return await receive()
         except TimeoutError:
-            if self._ended:
+            if self._patience.over:
                 raise too_late() from None
             raise Refused(f"nothing more of the body came for {STALLED:g} s", 408, "timeout") from None
 
     def end(self) -> None:
         """The server shuts down: what is still missing comes too late."""
-        self._ended = True
-        for limit in self._limits:
-            if not limit.expired():
-                limit.reschedule(0)
+        self._patience.end()
 
 
 def too_late() -> Refused:

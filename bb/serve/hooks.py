@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final
 
 from starlette.datastructures import Headers
@@ -26,8 +27,16 @@ _CREDENTIAL: Final = re.compile(
 )
 
 
-def hooks(app: App, started: Callable[[], bool], tenant_of: Callable[[Request], Awaitable[str | None]]) -> Route:
-    """The route on which an app's webhooks are called, once it was started: before, none of `on_start` is there yet."""
+def hooks(
+    app: App,
+    started: Callable[[], bool],
+    tenant_of: Callable[[Request], Awaitable[str | None]],
+    waiting: Callable[[str], AbstractAsyncContextManager[None]],
+) -> Route:
+    """The route on which an app's webhooks are called, once it was started: before, none of `on_start` is there yet.
+
+    For an answer it waits in a `waiting` of the run id.
+    """
 
     async def call(request: Request) -> Response:
         if not started():
@@ -36,13 +45,14 @@ def hooks(app: App, started: Callable[[], bool], tenant_of: Callable[[Request], 
         tenant, exchange = await tenant_of(request), Exchange.of(request)
         body = await request.body()
         exchange.ran = True
-        fired = await app.fire(
-            request.path_params["id"],
-            body,
-            kept(request.headers),
-            run_id=scoped(tenant or "", exchange.run_id),
-            tenant=tenant,
-        )
+        async with waiting(exchange.run_id):
+            fired = await app.fire(
+                request.path_params["id"],
+                body,
+                kept(request.headers),
+                run_id=scoped(tenant or "", exchange.run_id),
+                tenant=tenant,
+            )
         if fired.answer is None:
             return Response(status_code=202)
         return PlainTextResponse(fired.answer.encode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""`Patience`: how long clients wait for their runs when the server shuts down."""
+"""`Patience`: how long the server waits, which ends for all at once when it shuts down."""
 
 from __future__ import annotations
 
@@ -10,37 +10,47 @@ from bb.errors import Interrupted
 
 
 class Patience:
-    """Ends for all who wait at once: they are told then, while they can be, whatever their runs are still cleaning up."""
+    """Waits with a limit of their own or none, which are all over when the server cannot wait any longer."""
 
     def __init__(self) -> None:
-        self._over = False
-        self._waiting: set[asyncio.Timeout] = set()
+        self.over = False
+        """Whether `end` was called."""
+        self._waits: set[asyncio.Timeout] = set()
 
     def end(self) -> None:
         """Nobody waits any longer."""
-        self._over = True
-        now = asyncio.get_running_loop().time()
-        for wait in self._waiting:
+        self.over = True
+        for wait in self._waits:
             if not wait.expired():
-                wait.reschedule(now)
+                wait.reschedule(0)
 
     @asynccontextmanager
-    async def waiting(self, run_id: str) -> AsyncIterator[None]:
+    async def within(self, seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
+        """Wait in here, for so many seconds.
+
+        Raises:
+            TimeoutError: they are over, or the server cannot wait any longer.
+        """
+        async with asyncio.timeout(0 if self.over else seconds) as wait:
+            self._waits.add(wait)
+            try:
+                yield wait
+            finally:
+                self._waits.discard(wait)
+
+    @asynccontextmanager
+    async def for_run(self, run_id: str) -> AsyncIterator[None]:
         """Wait in here for what comes of a run.
 
         Raises:
-            Interrupted: it has not come in time.
+            Interrupted: the server cannot wait any longer.
         """
-        wait = asyncio.timeout(0 if self._over else None)
+        wait: asyncio.Timeout | None = None
         try:
-            async with wait:
-                self._waiting.add(wait)
-                try:
-                    yield
-                finally:
-                    self._waiting.discard(wait)
+            async with self.within(None) as wait:
+                yield
         except TimeoutError:
-            if not wait.expired():
+            if wait is None or not wait.expired():
                 raise
             raise Interrupted(
                 f"run {run_id} did not end before the server did", remedy="run it again with its run id"

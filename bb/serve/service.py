@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -99,7 +99,7 @@ class Service:
                 Route("/v1/models", self._models, methods=["GET"]),
                 Route("/v1/models/{id:path}", self._model, methods=["GET"]),
                 Route("/v1/runs/{run_id}/events", self._events, methods=["GET"]),
-                hooks(app, started, self._tenant_of),
+                hooks(app, started, self._tenant_of, self._waiting),
                 *(inspector.routes(self.follow) if inspector is not None else ()),
             ],
             redirect_slashes=False,
@@ -139,6 +139,10 @@ class Service:
         """Begin to shut down: no more requests are taken."""
         if self._closing is not None:
             self._closing.set()
+
+    def _waiting(self, run_id: str) -> AbstractAsyncContextManager[None]:
+        """Waits for what comes of a run as long as the server can."""
+        return self._patience.for_run(run_id)
 
     @property
     def is_closing(self) -> bool:
@@ -224,20 +228,21 @@ class Service:
         return response
 
     async def _whole(self, request: Request, wire: Wire, order: Order) -> Response:
-        async with self._patience.waiting(order.exchange.run_id):
+        async with self._waiting(order.exchange.run_id):
             said = await unless_gone(request, whole(self.app, order))
         return _json(wire.whole(said, order.plan.name))
 
     async def _streamed(self, request: Request, wire: Wire, order: Order) -> Response:
         async with AsyncExitStack() as stack:
-            going = await unless_gone(request, stack.enter_async_context(begun(self.app, order)))
-            voice = wire.voice(order.asked, order.plan.name)
             exchange = order.exchange
+            async with self._waiting(exchange.run_id):
+                going = await unless_gone(request, stack.enter_async_context(begun(self.app, order)))
+            voice = wire.voice(order.asked, order.plan.name)
             said = frames(
                 going,
                 voice,
                 lambda error: self._explained(error, exchange, order.plan),
-                lambda: self._patience.waiting(exchange.run_id),
+                lambda: self._waiting(exchange.run_id),
             )
             return self._stream(said, stack.pop_all())
 

@@ -15,7 +15,7 @@ from bb.flows.tree import All, Bind, Each, Emit, Once, One, Retry, Return, Saga,
 from bb.log.rows import decode_row
 from bb.testing.clock import ManualClock
 from tests.conformance.acts import Acts, durable, plain, reached
-from tests.trials.kit import Disk, contents, cut_off
+from tests.trials.kit import Disk, Hold, contents, cut_off
 
 
 async def test_case_01_two_runs_of_a_session_run_the_body_once(disk: Disk, acts: Acts) -> None:
@@ -337,26 +337,25 @@ async def test_a_saga_with_a_claim_waits_for_another_of_its_run(disk: Disk, acts
     """Where that one waits for nothing of it, there is no need to fail."""
     second = Saga(Step(Once("own", acts("own"))), Step(Once("charge", acts("charge"))))
     hold = acts.hold("ship")
-    task = asyncio.create_task(disk.app(durable(All(charging(acts, "ship"), second))).run("f", session_id="s"))
+    await held_for_a_while(disk.app(durable(All(charging(acts, "ship"), second))), hold)
+
+    assert sorted(acts.done) == ["charge", "own", "ship"]
+
+
+async def held_for_a_while(app: bb.App, hold: Hold) -> None:
+    """Run the flow, and let what it comes to at the hold take its time."""
+    task = asyncio.create_task(app.run("f", session_id="s"))
     await reached(hold, task)
     await asyncio.sleep(0.1)
     hold.go.set()
-
     await asyncio.wait_for(task, 10)
-
-    assert sorted(acts.done) == ["charge", "own", "ship"]
 
 
 async def test_a_saga_that_comes_to_its_once_again_does_not_wait_for_who_waits_for_it(disk: Disk, acts: Acts) -> None:
     same = Once("charge", acts("charge"))
     hold = acts.hold("ship")
     flow = durable(All(Saga(Step(same), Step(acts("ship"), same)), same))
-    task = asyncio.create_task(disk.app(flow).run("f", session_id="s"))
-    await reached(hold, task)
-    await asyncio.sleep(0.1)
-    hold.go.set()
-
-    await asyncio.wait_for(task, 10)
+    await held_for_a_while(disk.app(flow), hold)
 
     assert acts.done == ["charge", "ship"]
 
@@ -365,12 +364,7 @@ async def test_a_saga_inside_shares_what_it_holds_when_it_is_over(disk: Disk, ac
     """From then on it is of the saga around both."""
     hold = acts.hold("ship")
     flow = durable(Saga(Step(All(charging(acts, "ship"), Once("charge", acts("charge"))), undo=acts("never"))))
-    task = asyncio.create_task(disk.app(flow).run("f", session_id="s"))
-    await reached(hold, task)
-    await asyncio.sleep(0.1)
-    hold.go.set()
-
-    await asyncio.wait_for(task, 10)
+    await held_for_a_while(disk.app(flow), hold)
 
     assert acts.done == ["charge", "ship"]
 
@@ -379,12 +373,7 @@ async def test_nobody_waits_for_a_saga_that_goes_on_only_when_the_run_is_tried_a
     flow = durable(All(charging(acts, "ship"), Once("charge", acts("charge"))), retries=1)
     hold = acts.hold("ship")
     hold.error = ConnectionError("no ship")
-    task = asyncio.create_task(disk.app(flow).run("f", session_id="s"))
-    await reached(hold, task)
-    await asyncio.sleep(0.1)
-    hold.go.set()
-
-    await asyncio.wait_for(task, 10)
+    await held_for_a_while(disk.app(flow), hold)
 
     assert acts.done == ["charge", "ship", "ship"]
 

@@ -122,6 +122,20 @@ async def test_trap_x15_a_durable_one_runs_at_every_start_and_one_that_was_cut_o
     await time.stop()
 
 
+async def test_one_that_was_cut_off_longer_ago_than_its_ttl_begins_anew(time: Timetable) -> None:
+    flow = later(time.agent("a").with_id("a"), time.agent("b").with_id("b"), id="f").durable(ttl=timedelta(hours=1))
+    time.holds["b"] = asyncio.Event()
+    starting = asyncio.create_task(time.app(start=(flow,)).start())
+    await until(lambda: time.count("b") == 1)
+    starting.cancel()
+    await asyncio.wait([starting])
+    time.holds.clear()
+    await time.pass_(hours=2)
+
+    await time.app(start=(flow,)).start()
+    assert (time.count("a"), time.count("b")) == (2, 2)
+
+
 async def test_trap_x28_restarts_double_no_schedule(time: Timetable) -> None:
     when = time.soon(minutes=90)
     flow = later(bb.Every("0 * * * *", time.agent("a")), bb.At(when, time.agent("b")), id="f")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import bb
 from tests.serve.kit import agent
 from tests.serve.site import HOME, gate, note
@@ -24,6 +26,14 @@ async def _first(turn: bb.Turn, chat: bb.ModelChat) -> None:
     turn.reply("first")
 
 
+async def _tidy(turn: bb.Turn, chat: bb.ModelChat) -> None:
+    """Waits at its gate, and tidies up for long."""
+    try:
+        await gate(f"tidy.{turn.run_id}")
+    finally:
+        await asyncio.sleep(4)
+
+
 def made() -> bb.App:
     """The site."""
     app = bb.App(store=bb.FileStore(HOME / "state"))
@@ -41,6 +51,7 @@ def made() -> bb.App:
         bb.Webhook("quiet", _gated("quiet")),
         bb.Webhook("answers", answering.durable()),
         bb.Webhook("bell", agent(who, "who")),
+        bb.Webhook("tidy", agent(_tidy, "tidy"), bb.Respond()),
     )
     app.on_start(bb.Chain(hooks).with_id("hooks"))
     waits = bb.Await("bell", bind="x").next(bb.Emit("The bell was {x}."))

@@ -102,6 +102,16 @@ def test_what_asgi_was_to_be_told_is_not_swallowed(
 
 
 @pytest.mark.parametrize(
+    "options", [("--grace", "nan"), ("--grace", "inf"), ("--grace", "1e300"), ("--port", "65536"), ("--port", "-1")]
+)
+def test_what_is_no_time_and_no_port_is_said(
+    shop: str, options: tuple[str, str], served: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", f"{shop}:app", "=".join(options)]) == 2 and not served
+    assert capsys.readouterr().err.startswith(f"bb: {options[0]} ")
+
+
+@pytest.mark.parametrize(
     ("place", "told"),
     [
         ("shop_of_test", "module:app"),

@@ -545,6 +545,18 @@ async def test_an_answer_that_was_cut_off_is_had_by_calling_again(hooked: Site) 
     assert hooked.notes() == ["first r", "last r x None"]
 
 
+async def test_who_calls_is_told_that_the_server_goes_whatever_is_still_tidied_up(hooked: Site) -> None:
+    hooked.start("--grace", "0.1")
+    async with httpx2.AsyncClient(base_url=hooked.url, timeout=30) as http:
+        asking = asyncio.ensure_future(http.post("/v1/hooks/tidy", content=b"x", headers={"X-Run-Id": "r"}))
+        await hooked.waits("tidy.r")
+        hooked.terminate()
+        answer = await asking
+    assert answer.status_code == 503 and "X-Run-Id: r" in answer.text
+    assert answer.headers["x-run-id"] == "r" and answer.headers["retry-after"] == "1"
+    await hooked.ended()
+
+
 async def test_trial_l4_a_webhook_wakes_a_run_that_waits_on_the_server(hooked: Site) -> None:
     hooked.start()
     path = "/v1/chat/completions"

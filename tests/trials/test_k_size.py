@@ -159,3 +159,20 @@ async def test_trial_K4_a_slow_reader_slows_the_writer_down(disk: Disk) -> None:
             ahead = max(ahead, written - read)
 
     assert read == written == 100 * len(piece) and ahead < 100 * KIB
+
+
+async def test_trial_K4_a_slow_reader_slows_down_nobody_who_came_to_the_same_run(disk: Disk) -> None:
+    piece = "x" * (8 * KIB)
+
+    async def chatter(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        async with turn.stream() as out:
+            for _ in range(100):
+                await out.write(piece)
+
+    app = disk.app(leaf("chatter", chatter).durable())
+    async with app.stream("chatter", "hi", run_id="r") as slow:
+        texts = aiter(slow)
+        first = await anext(texts)
+        whole = await asyncio.wait_for(app.run("chatter", "hi", run_id="r"), 10)
+        assert whole.answer == piece * 100
+        assert first + "".join([text async for text in texts]) == whole.answer

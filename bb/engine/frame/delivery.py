@@ -26,6 +26,7 @@ class Delivery:
         self._settled = 0
         self._listeners: list[Listener] = []
         self._closed = False
+        self._waiting = 0
         self._lock = threading.Lock()
         self._room: list[Callable[[], None]] = []
 
@@ -114,7 +115,7 @@ class Delivery:
             go()
 
     async def room(self) -> None:
-        """Return when the slowest listener is not too far behind."""
+        """Return when not all who wait for the run are listeners that are too far behind."""
         while self._crowded():
             event = asyncio.Event()
             with self._lock:
@@ -123,8 +124,14 @@ class Delivery:
                 await event.wait()
 
     def _crowded(self) -> bool:
-        # one who only waits for the outcome holds nobody back
-        return not self._closed and any(one.reading and self._size - one.taken > _AHEAD for one in self._listeners)
+        # one who only waits for the outcome, or keeps up, is held back by nobody: the text is kept for the others anyway
+        behind = sum(one.reading and self._size - one.taken > _AHEAD for one in self._listeners)
+        return not self._closed and 0 < behind >= self._waiting
+
+    def await_by(self, number: int) -> None:
+        """So many wait for the run now, listeners and others."""
+        self._waiting = number
+        self.took()
 
     # for listeners
 

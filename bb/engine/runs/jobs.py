@@ -141,7 +141,7 @@ class Jobs:
     async def _start_with(self, plan: Plan, given: Given) -> None:
         """Run what the app starts with: to its end, since what comes after may rely on it."""
         prefix = f"start:{hashlib.blake2b(plan.name.encode(), digest_size=16).hexdigest()}:"
-        left = await self._left_over(prefix) if plan.durable else None
+        left = await self._left_over(plan, prefix) if plan.durable else None
         ask = Ask(
             plan=plan,
             input=given.input if left is None else None,  # what was begun goes on with what it was begun with
@@ -153,8 +153,8 @@ class Jobs:
         )
         await self._runner.outcome(ask)
 
-    async def _left_over(self, prefix: str) -> str | None:
-        """What an earlier start has begun, and nobody has ended or is running."""
+    async def _left_over(self, plan: Plan, prefix: str) -> str | None:
+        """What an earlier start has begun, and nobody has ended or is running, unless it is too old to go on with."""
         for info in await self._runner.store.list(run_stream(prefix)):
             run_id = info.name.removeprefix(RUNS)
             try:
@@ -162,7 +162,10 @@ class Jobs:
             except (UnknownRun, CorruptRecord) as problem:
                 warning("what an earlier start has begun cannot be read", run_id=run_id, error=str(problem))
                 continue
-            if history.is_waiting_job and not history.is_stuck and await self._runner.store.holder(info.name) is None:
+            goes_on = history.is_waiting_job and not history.is_stuck
+            if not goes_on or self._runner.settler.outlived(plan, history):
+                continue
+            if await self._runner.store.holder(info.name) is None:
                 return run_id
         return None
 

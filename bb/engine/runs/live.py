@@ -70,7 +70,9 @@ class Live:
         with self._lock:
             if not self._left:
                 self._joiners += 1
-            return not self._left
+            joined = not self._left
+        self.delivery.await_by(self._joiners)
+        return joined
 
     async def outcome(self) -> Outcome:
         """Wait as one of the joiners counted in; when the last of them is cancelled, so is the run.
@@ -152,8 +154,9 @@ class Live:
         """Count a joiner out; whether it was the last of a run that nobody else wants."""
         with self._lock:
             self._joiners -= 1
-            self._left = self._joiners == 0 and not self.detached and not self.ended
-            return self._left
+            self._left = left = self._joiners == 0 and not self.detached and not self.ended
+        self.delivery.await_by(self._joiners)
+        return left
 
     async def _wind_down(self) -> None:
         """The last caller has gone: wait, for a bounded time, until the run has saved what it has."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncGenerator
+from typing import cast
 
 import pytest
 from hypothesis import settings
@@ -150,6 +152,38 @@ async def test_a_writer_waits_for_the_slowest_reader() -> None:
     assert len(await anext(chunks)) == AHEAD + 1
     delivery.write("z")
     assert await anext(chunks) == "z"
+    await waiting
+
+
+@pytest.mark.parametrize("other", ["reads along", "wants the whole", "comes while the writer waits"])
+async def test_a_slow_reader_holds_nobody_back_but_itself(other: str) -> None:
+    delivery = Delivery("r")
+    slow = delivery.listen().chunks()
+    delivery.await_by(1)
+    delivery.write("x")
+    assert await anext(slow) == "x"
+    delivery.write("y" * (AHEAD + 1))
+    if other == "comes while the writer waits":
+        waiting = asyncio.ensure_future(delivery.room())
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        delivery.await_by(2)
+        await waiting
+    elif other == "reads along":
+        quick = cast("AsyncGenerator[str, None]", delivery.listen().chunks())
+        delivery.await_by(2)
+        assert [await anext(quick), await anext(quick)] == ["x", "y" * (AHEAD + 1)]
+        await asyncio.wait_for(delivery.room(), 1)
+        await quick.aclose()
+    else:
+        delivery.await_by(2)
+        await asyncio.wait_for(delivery.room(), 1)
+
+    delivery.await_by(1)  # the other has gone
+    waiting = asyncio.ensure_future(delivery.room())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    delivery.close()
     await waiting
 
 
