@@ -1,5 +1,6 @@
 """What every test relies on."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,10 @@ settings.register_profile("bb", deadline=None, suppress_health_check=[HealthChec
 # a change is judged by what it does, not by what chance finds this time; `--hypothesis-profile bb` looks for new cases
 settings.register_profile("same", settings.get_profile("bb"), derandomize=True)
 settings.load_profile("same")
+
+# a shell starts what runs in the background with interrupts ignored, and so would every process the tests start and interrupt
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ import pytest
 
 import bb
 from bb.testing.scripted_model import ScriptedModel
+from tests.trials.kit import Disk
 
 Handler = Callable[[bb.Turn, bb.ModelChat], Awaitable[None]]
 KINDS: list[type[bb.All | bb.One | bb.Group]] = [bb.All, bb.One, bb.Group]
@@ -354,12 +355,20 @@ async def test_case_026_a_cancelled_losers_tokens_count() -> None:
     assert contents(outcome) == ["fast"]
 
 
-async def test_trial_d5_fifty_members_give_fifty_savepoints() -> None:
-    app = bb.App()
-    flow = bb.All(*(leaf(says(str(i), after="go")) for i in range(49)), leaf(says("49", opens="go"))).with_id("f")
-    outcome = await app.run(flow.durable(), "hi", run_id="r-1")
+async def test_trial_d5_fifty_members_give_fifty_savepoints(disk: Disk) -> None:
+    barrier = asyncio.Barrier(50)
+
+    def meets(number: int) -> Handler:
+        async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+            await barrier.wait()
+            turn.reply(str(number))
+
+        return handler
+
+    flow = bb.All(*(leaf(meets(number)) for number in range(50))).with_id("f").durable()
+    outcome = await disk.app(flow).run("f", "hi", run_id="r-1")
     assert contents(outcome) == [str(i) for i in range(50)]
-    again = await app.run(flow.durable(), "hi", run_id="r-1")
+    again = await disk.app(flow).run("f", "hi", run_id="r-1")
     assert again.messages == outcome.messages
     assert set(again.replayed) == {f"f/branch~agents.{i}" for i in range(50)}
 

@@ -270,7 +270,9 @@ def resting() -> Awaitable[object]:
 
 
 @pytest.mark.parametrize("kind", [durable, plain])
-async def test_case_17_runs_at_the_same_time_compute_it_once(disk: Disk, kind: Callable[..., AnyFlow]) -> None:
+async def test_case_17_trial_j10_runs_at_the_same_time_compute_it_once(
+    disk: Disk, kind: Callable[..., AnyFlow]
+) -> None:
     slow = Slow()
     slow.meanwhile = resting
     branches = All(Memo("x", slow.op("a")), Memo("y", slow.op("a")), Bind("other", slow.op("other")))

@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -100,6 +101,24 @@ async def test_thousands_of_runs_come_page_by_page() -> None:
         assert sorted(ids) == ["first", *(f"r{number:04}" for number in range(2000))]
         assert ids[-1] == "first" and slowest < 2.0
         assert len((await got(http, "/runs/api/runs", text="r19"))["runs"]) == 50
+
+
+@pytest.mark.parametrize(
+    "key", ["flow", "status", "text", "start", "limit", "order", "'; DROP TABLE Cache; --", "a[b]"]
+)
+async def test_trial_r5_what_is_asked_for_is_text_and_never_a_statement(tmp_path: Path, key: str) -> None:
+    app = bb.App(store=bb.FileStore(tmp_path))
+    app.register(durable(hello))
+    await app.run("f", "hi", run_id="r")
+    known = key in {"flow", "status", "text"}
+    async with local(app.asgi(inspector=True)) as http:
+        for value in ("r' OR '1'='1", "'; DROP TABLE Cache; --", "%", "_", '"', "\0", "9-' OR 1=1 --", "٣-r"):
+            answer = await http.get("/runs/api/runs", params={key: value})
+            assert answer.status_code == (400 if key == "limit" else 200)
+            if known:
+                assert answer.json()["runs"] == []
+        assert [run["id"] for run in (await http.get("/runs/api/runs")).json()["runs"]] == ["r"]
+    await app.stop()
 
 
 async def test_one_run_as_a_tree_and_one_place_of_it_in_full() -> None:

@@ -202,7 +202,7 @@ async def test_a_damaged_lease_is_nobodys(home: Path, statement: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["value", "extra", "key", "file", "settings"])
-async def test_a_planted_pickle_is_refused_and_not_run(home: Path, tmp_path: Path, where: str) -> None:
+async def test_trial_r1_a_planted_pickle_is_refused_and_not_run(home: Path, tmp_path: Path, where: str) -> None:
     fuse = tmp_path / "exploded"
     bomb = pickle.dumps(Bomb(fuse))
     key = record(home, 1)

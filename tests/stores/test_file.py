@@ -138,7 +138,7 @@ async def test_settings_hold_whoever_opens_the_directory_too(tmp_path: Path) -> 
     await store.close()
 
 
-async def test_nothing_is_ever_evicted(tmp_path: Path) -> None:
+async def test_trial_g1_nothing_is_ever_evicted(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     await store.append("first", 0, [RECORD])
     rival = diskcache.Cache(str(tmp_path), size_limit=1, cull_limit=1000)
@@ -150,6 +150,13 @@ async def test_nothing_is_ever_evicted(tmp_path: Path) -> None:
     assert await store.read("first") == [RECORD]
     assert await store.read("s") == [RECORD] * 300
     await store.close()
+
+
+async def test_trial_j5_no_record_is_kept_in_a_file_that_could_go_missing(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    await store.append("s", 0, [RECORD, b"x" * 5_000_000])
+    await store.close()
+    assert {name.partition("-")[0] for name in names(tmp_path)} == {"cache.db"}
 
 
 async def test_diskcache_finds_nothing_wrong(tmp_path: Path) -> None:
@@ -210,7 +217,7 @@ def test_a_network_mount_is_told_from_a_local_one(tmp_path: Path, line: str, kin
     assert network_mount(str(tmp_path), tmp_path / "missing") == ""
 
 
-async def test_a_network_mount_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_trial_j4_a_network_mount_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file, "network_mount", lambda _: "nfs4")
     with structlog.testing.capture_logs() as logs:
         await fill(tmp_path)
@@ -370,7 +377,7 @@ def test_two_processes_share_a_stream(tmp_path: Path) -> None:
     assert sorted(records.count(who) for who in set(records)) == [100, 100]
 
 
-async def test_a_locked_database_does_not_hold_the_loop(tmp_path: Path) -> None:
+async def test_trial_j8_a_locked_database_does_not_hold_the_loop(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     await store.append("s", 0, [RECORD])
 
@@ -462,7 +469,7 @@ async def test_a_large_turn_does_not_hold_the_loop(tmp_path: Path) -> None:
 # --- forks, threads and loops -------------------------------------------------------------------------------------------
 
 
-def test_a_child_of_a_fork_opens_for_itself(tmp_path: Path) -> None:
+def test_trial_j7_a_child_of_a_fork_opens_for_itself(tmp_path: Path) -> None:
     printed = run(
         tmp_path,
         """
@@ -549,7 +556,7 @@ def test_a_child_that_only_ends_writes_nothing_back(tmp_path: Path) -> None:
     assert asyncio.run(go_on(length)) == 150
 
 
-def test_short_lived_threads_leak_nothing(tmp_path: Path) -> None:
+def test_trial_j11_short_lived_threads_leak_nothing(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
 
     async def use(k: int) -> None:

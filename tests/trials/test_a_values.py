@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 
 import bb
@@ -222,6 +223,39 @@ async def test_trial_A11_what_cannot_be_saved_is_named_at_once_by_every_store(
             with pytest.raises((bb.NotSavable, bb.AgentFailed)):
                 await app.run("job", "hi", run_id="r")
             assert calls == [where] and work.calls == ["a"]  # the savepoint before it is intact
+
+
+ARRAYS = {
+    "structured": np.array([(1, 2.5), (2, -0.0)], dtype=[("n", "i4"), ("x", "f8")]),
+    "object": np.array([{}, [1]], dtype=object),
+    "sliced": np.arange(10)[::2],
+    "number": np.float64(1.5),
+    "text": np.str_("a"),
+    "date": np.datetime64("2024-01-01"),
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=list(ARRAYS))
+async def test_trial_A8_an_array_is_refused_when_it_is_saved(disk: Disk, work: Work, array: object) -> None:
+    """Also numbers and texts of NumPy, which are subclasses of Python's: they would come back as those."""
+    work.values["a"] = [array]
+    flow = work.flow("a").with_id("job").durable(retries=3)
+    with pytest.raises(bb.NotSavable, match=r"value\[0\] is a numpy\.\w+, .*tolist") as raised:
+        await disk.app(flow).run("job", "hi", run_id="r")
+    assert "job" in str(raised.value) and work.calls == ["a"]
+
+
+async def test_trial_A8_a_registered_array_comes_back_equal_and_writable(disk: Disk, work: Work) -> None:
+    work.values["a"] = ARRAYS["sliced"]
+    flow = work.flow("a").with_id("job").durable()
+    for replayed in ((), ("job",)):
+        app = disk.app(flow)
+        app.types.register(np.ndarray, dump=lambda array: array.tolist(), load=np.array)
+        outcome = await app.run("job", "hi", run_id="r")
+        array: Any = outcome.value
+        assert outcome.replayed == replayed and array.tolist() == [0, 2, 4, 6, 8]
+        array[0] = 9  # writable, and nobody else's
+    assert work.calls == ["a"]
 
 
 class Odd(Exception):

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +183,29 @@ async def test_trial_J17_a_flow_that_is_not_durable_opens_no_store(tmp_path: Pat
     assert not (tmp_path / "state").exists()
     assert await contents(app.store) == {}
     await app.stop()
+
+
+@pytest.mark.parametrize("back", [1, 2, 3])
+async def test_trial_A29_a_newest_record_that_cannot_be_read_is_an_error_and_never_the_past(
+    tmp_path: Path, work: Work, back: int
+) -> None:
+    flow = work.flow("a", "a" * 100).next(work.flow("b", "b" * 100)).next(work.flow("c")).with_id("job").durable()
+    work.fail("c", 1)
+    app = bb.App(store=bb.FileStore(tmp_path))
+    with pytest.raises(bb.AgentFailed):
+        await app.run(flow, "hi", run_id="r")
+    last = await app.store.read("run/r")
+    await app.stop()
+    with closing(sqlite3.connect(tmp_path / "cache.db")) as link:
+        rows = link.execute("SELECT rowid, value FROM Cache WHERE typeof(value) = 'blob' ORDER BY rowid").fetchall()
+        for rowid, value in rows:
+            if last[-back] in value:
+                link.execute("UPDATE Cache SET value = ? WHERE rowid = ?", (value.replace(b'"', b"'", 1), rowid))
+        assert link.total_changes == 1
+        link.commit()
+
+    again = bb.App(store=bb.FileStore(tmp_path))
+    with pytest.raises(bb.CorruptRecord, match=f"record {len(last) - back} of stream 'run/r'"):
+        await again.run(flow, "hi", run_id="r")
+    assert work.calls == ["a", "b", "c"]
+    await again.stop()

@@ -22,6 +22,7 @@ from bb.flows.tree import (
     Emit,
     Memo,
     Once,
+    One,
     Repeat,
     Retry,
     Return,
@@ -128,13 +129,54 @@ async def test_trial_C17_a_failure_is_never_kept_as_what_it_came_to(disk: Disk, 
     assert outcome.value == "a done" and acts.done == ["a", "a"]
 
 
-async def test_trial_C17_an_error_looks_the_same_to_a_handler_after_a_crash(disk: Disk, acts: Acts) -> None:
-    flow = durable(Try(acts("a"), catch="why", handler=(acts("slow"), Return(ref("why")))), Emit("never"))
-    acts.fail("a", 1)
-    await cut_off(disk.app(flow), acts.hold("slow"), "f", run_id="r")
+FAILING: dict[str, Callable[[Acts], tuple[AnyFlow, str]]] = {
+    "op": lambda acts: (acts("a"), "op act failed: Odd: odd a"),
+    "agent": lambda acts: (_failing(acts).with_id("part"), "agent odd failed: Odd: odd agent"),
+    "members": lambda acts: (All(acts("a"), acts("b")), "op act failed: Odd: odd a"),
+    "race": lambda acts: (One(acts("a"), acts("a")), "no member of One succeeded (2 failed): op act"),
+    "time": lambda acts: (
+        Timeout(timedelta(milliseconds=1), acts("stuck")),
+        "the body took longer than 0:00:00.001000",
+    ),
+    "compensated": lambda acts: (Saga(acts.step("b"), Step(acts("a"))), "op act failed: Odd: odd a"),
+    "inner": lambda acts: (Try(acts("a"), handler=acts("a")), "op act failed: Odd: odd a"),
+}
 
-    assert (await disk.app(flow).run("f", run_id="r")).value == "op act failed: ConnectionError: a fails"
-    assert acts.done == ["a", "slow", "slow"]
+
+class Odd(Exception):
+    """An exception that cannot be made again from its arguments."""
+
+    def __init__(self, *, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"odd {self.what}"
+
+
+def _failing(acts: Acts) -> bb.Flow:
+    async def handler(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        acts.done.append("a")
+        raise Odd(what="agent")
+
+    return bb.Flow().with_agent(bb.Agent("odd").on_message(handler))
+
+
+@pytest.mark.parametrize("name", FAILING)
+async def test_trials_A14_C17_a_failure_that_was_caught_looks_the_same_after_a_crash(
+    disk: Disk, acts: Acts, name: str
+) -> None:
+    """The same branch is taken, nothing of what failed runs again, and the text is the one that was heard first."""
+    body, text = FAILING[name](acts)
+    acts.fail("a", Odd(what="a"), Odd(what="a"))
+    acts.hold("stuck")
+    flow = durable(Try(body, catch="why", handler=(acts("{why}"), acts("slow"), Return(ref("why")))), Emit("never"))
+    await cut_off(disk.app(flow), acts.hold("slow"), "f", run_id="r")
+    before = list(acts.done)
+    (heard,) = [what for what in before if what.startswith(text)]
+
+    assert (await disk.app(flow).run("f", run_id="r")).value == heard
+    assert acts.done == [*before, "slow"]
 
 
 async def test_trial_C16_what_a_leg_has_done_is_not_done_again_when_it_fails(disk: Disk, acts: Acts) -> None:

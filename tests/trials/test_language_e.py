@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+import textwrap
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,3 +201,46 @@ async def test_places_tell_calls_of_one_statement_apart(disk: Disk, acts: Acts) 
 
     paths = [event.path for event in await app.events("r") if event.kind == "flow.end"]
     assert len(paths) == len(set(paths)) == 6
+
+
+KEYS = """
+    import asyncio, sys
+    import bb
+
+    @bb.op("look")
+    async def look(what: object) -> int:
+        print("looked")
+        return 1
+
+    def of(words):
+        return "".join(words)  # a text that is not interned
+
+    given = [
+        {"a": {of("xy"), "z", 1.5}, of("bc"): (1, "1")},
+        {of("bc"): (1, "1"), "a": {1.5, "z", "xy"}},
+        1, True, "1", 1.0,
+    ]
+    which = [given[int(number)] for number in sys.argv[2:]]
+    flow = bb.Each("i", which, bb.Memo("x", look(bb.ref("i")))).with_id("f").durable()
+    app = bb.App(store=bb.FileStore(sys.argv[1]))
+    asyncio.run(app.run(flow, session_id="s"))
+"""
+
+
+def test_trial_A25_equal_arguments_are_one_key_however_and_wherever_they_were_made(tmp_path: Path) -> None:
+    def looked(seed: int, *given: int) -> int:
+        command = [sys.executable, "-c", textwrap.dedent(KEYS), str(tmp_path), *map(str, given)]
+        done = subprocess.run(
+            command,
+            env=os.environ | {"PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        return done.stdout.count("looked")
+
+    assert looked(1, 0, 1) == 1
+    assert [looked(seed, 1, 0) for seed in (2, 3)] == [0, 0]
+    assert looked(4, 2, 3, 4, 5) == 4  # 1, True, "1" and 1.0 are four keys
+    assert looked(5, 5, 4, 3, 2) == 0

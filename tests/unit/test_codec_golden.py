@@ -24,7 +24,7 @@ def test_the_file_has_a_record_for_each_value() -> None:
 @pytest.mark.parametrize(
     ("record", "value"), list(zip(RECORDS, PORTABLE, strict=False)), ids=lambda part: type(part).__name__
 )
-def test_the_first_format(record: object, value: object) -> None:
+def test_trial_a22_the_first_format(record: object, value: object) -> None:
     codec = Codec(registry())
     assert same(codec.load(record), value)
     written = GROWN.get(record.get("c"), record) if isinstance(record, dict) else record

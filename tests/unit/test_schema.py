@@ -277,7 +277,7 @@ def test_a_validator_of_the_class_counts() -> None:
 
 
 @pytest.mark.parametrize("union", [Text | Image, Image | Text])
-def test_classes_of_a_union_are_told_apart_by_their_tag(union: Any) -> None:
+def test_trials_a17_a19_classes_of_a_union_are_told_apart_by_their_tag(union: Any) -> None:
     made: Schema[Any] = Schema(union)
     assert made.structure({"type": "text", "text": "a"}) == Text("a")
     assert made.structure({"type": "image", "url": "u"}) == Image("u")
@@ -292,13 +292,13 @@ def test_classes_of_a_union_are_told_apart_by_their_tag(union: Any) -> None:
         assert "type" in part["required"]
 
 
-def test_the_order_of_a_union_does_not_count() -> None:
+def test_trial_a17_the_order_of_a_union_does_not_count() -> None:
     one: Any = Text | Image
     other: Any = Image | Text
     assert same_shape(Schema(one).json_schema, Schema(other).json_schema)
 
 
-def test_a_tag_may_have_another_name_in_json() -> None:
+def test_trial_a20_a_tag_may_have_another_name_in_json() -> None:
     union: Any = Aliased | Text
     made: Schema[Any] = Schema(union)
     assert made.structure({"type": "aliased", "body": "b"}) == Aliased("b")
