@@ -19,7 +19,7 @@ from bb.testing.words import described
 
 async def crash_everywhere(
     flow: AnyFlow,
-    input: InputLike,
+    input: InputLike = (),
     *,
     app: Callable[[Store], App] | None = None,
     effects: Effects | None = None,
@@ -41,12 +41,12 @@ async def crash_everywhere(
     at most once more per crash, and not at all where the log had its result; the log holds one savepoint per place; a single
     error of the store cuts nothing off; one more replay executes and appends nothing.
 
-    Effects are the runs of agents and ops, the calls of notifiers, the requests to models, and what handlers and ops count by
-    `Effects`. The flow must be deterministic but for crashes; models are asked once, and later cases get the same answers.
+    Effects are the runs of agents, ops and tools, the calls of notifiers, the requests to models, and what handlers and ops
+    count by `Effects`. The flow must be deterministic but for crashes; models are asked once, and later cases get the same answers.
 
     Args:
         flow: the flow, some part of it durable.
-        input: what it starts with.
+        input: what it starts with; left out, nothing, as for flows of statements.
         app: makes the app of each process over the given store; by default one whose clock never waits.
         effects: the counter that the flow's handlers use; every case starts with it at zero.
         params: as for `App.run`.

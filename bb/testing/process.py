@@ -153,6 +153,8 @@ class Process:
                     self.ran(event.detail or "agents", Place(event.run_id, event.path))  # a call says which op
                 case "notify":
                     self.ran("notify", Place(event.run_id, event.path))
+                case "tool.start":
+                    self.ran(event.detail, current_place())  # of a handler or a model stage: the journal entry counts
                 case _:
                     pass
 

@@ -21,7 +21,7 @@ _TURNS = 30  # turns of the loop that the second process has before the first go
 
 async def race_everywhere(
     flow: AnyFlow,
-    input: InputLike,
+    input: InputLike = (),
     *,
     app: Callable[[Store], App] | None = None,
     effects: Effects | None = None,

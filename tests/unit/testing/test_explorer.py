@@ -11,6 +11,7 @@ import pytest
 
 import bb
 from bb.testing import CrashReport, Effects, NotCrashSafe, Recorder, crash_everywhere, race_everywhere
+from bb.testing.scripted_model import ScriptedModel
 
 
 def flow_of(*handlers: Any, **options: Any) -> bb.DurableFlow:
@@ -189,3 +190,34 @@ async def test_a_flow_may_race() -> None:
     held = [row for row in report.rows if row.when.startswith("held")]
     assert not held
     assert {row.when.split()[0] for row in report.twice} == {"lapsed"}
+
+
+async def test_the_ops_of_a_model_stage_and_the_tools_of_a_handler_are_effects() -> None:
+    @bb.op()
+    async def look(what: str) -> str:
+        return f"saw {what}"
+
+    @bb.op(effects=["money"], risk="high")
+    async def pay(amount: float) -> str:
+        return "paid"
+
+    async def weigh(arguments: dict[str, object]) -> str:
+        return "heavy"
+
+    async def weighs(turn: bb.Turn, chat: bb.ModelChat) -> None:
+        scales = bb.Tool("weigh", "Weigh it.", {"type": "object"}).on_call(weigh)
+        turn.reply((await chat.with_tools(scales).resolve()).text)
+
+    stage = bb.AiSegment("do it", [look, pay]).with_model(
+        ScriptedModel(bb.ToolCall("c1", "look", '{"what": "it"}'), bb.ToolCall("c2", "pay", '{"amount": 1}'), "done")
+    )
+    agent = bb.Agent("scales", model=ScriptedModel(bb.ToolCall("c3", "weigh", "{}"), "heavy")).on_message(weighs)
+    report = await crash_everywhere((stage >> bb.Flow().with_agent(agent)).with_id("f").durable())
+    most = {row.effect: (row.runs, row.most) for row in report.rows if row.effect in {"look", "pay", "weigh"}}
+    assert most == {"look": (1, 2), "pay": (1, 2), "weigh": (1, 2)}
+
+
+async def test_a_flow_that_needs_no_input_gets_none() -> None:
+    flow = (bb.Emit("hi {name}") >> bb.Return("done")).with_id("f").durable()
+    for explore in (crash_everywhere, race_everywhere):
+        assert (await explore(flow, params={"name": "Ada"})).cases > 3
