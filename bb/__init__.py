@@ -163,6 +163,10 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'bb' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 __all__ = [
     "RESUME",
     "Agent",

@@ -26,6 +26,7 @@ def _no_model(site: Site, scene: Scene) -> Iterator[str]:
             yield (
                 f"agent {agent.name or index} has neither a handler nor a model; give it one with on_message(...) "
                 "or with_model(...), or name a model on a flow around it or on the App"
+                + (f"; if {agent.name} is made elsewhere, hand it over: App(agents=[...])" if agent.name else "")
             )
 
 

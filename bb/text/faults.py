@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from difflib import get_close_matches
 from typing import Final
 
 from bb.errors import InvalidText
@@ -63,6 +64,8 @@ _HINTS: Final = {
     "DURABLE": "@durable stands above a flow, a named or a branch",
     "_ASSIGN": "== compares, = names a value; a name that is a reserved word is written with $",
 }
+_ELSEWHERE: Final = {"if": "when", "for": "each", "while": "repeat", "print": "emit", "all": "parallel", "one": "race"}
+"""What other languages, and the builder, call a statement."""
 
 
 def fault(source: str, message: str, line: int, column: int, remedy: str = "") -> InvalidText:
@@ -79,8 +82,11 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def unexpected(kind: str, text: str, expected: Collection[str], still: str) -> tuple[str, str]:
-    """The message and the advice for a token that may not stand where it does; `still` says which bracket is open."""
+def unexpected(kind: str, text: str, expected: Collection[str], still: str, after: str = "") -> tuple[str, str]:
+    """The message and the advice for a token that may not stand where it does.
+
+    `still` says which bracket is open, `after` is what stands before it in its line.
+    """
     wanted = _wanted(set(expected))
     match kind:
         case "_INDENT":
@@ -90,7 +96,7 @@ def unexpected(kind: str, text: str, expected: Collection[str], still: str) -> t
         case _:
             what = repr(f"{_SIGILS.get(kind, '')}{text}")
     message = f"expected {wanted}, not {what}" if wanted else f"{what} cannot stand here"
-    return message, _hint(kind, text, expected) or still
+    return message, _hint(kind, text, expected) or still or _misspelt(after.strip(), expected)
 
 
 def _hint(kind: str, text: str, expected: Collection[str]) -> str:
@@ -106,6 +112,14 @@ def _hint(kind: str, text: str, expected: Collection[str]) -> str:
     if kind == "SPAN":
         return "a length of time stands only where one is asked for"
     return ""
+
+
+def _misspelt(word: str, expected: Collection[str]) -> str:
+    """Which statement a line was meant to be that begins with a name and goes on like none."""
+    if "_ASSIGN" not in expected or not word.isidentifier():
+        return ""
+    meant = _ELSEWHERE.get(word) or next(iter(get_close_matches(word, RESERVED, 1)), "")
+    return f"no statement begins with {word}; perhaps {meant} is meant" if meant else ""
 
 
 def _wanted(expected: set[str]) -> str:

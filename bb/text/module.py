@@ -34,7 +34,10 @@ class Module:
         Raises:
             KeyError: there is none.
         """
-        return self.flows[id]
+        try:
+            return self.flows[id]
+        except KeyError:
+            raise KeyError(f"there is no flow {id!r}; there is {', '.join(self.flows) or 'none'}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.flows)

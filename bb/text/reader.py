@@ -107,8 +107,9 @@ def read(source: str, limit: int) -> Module:
         token, still = error.token, ""
         if tokens.brackets and tokens.brackets[-1].line != token.line:
             still = f"the {tokens.brackets[-1]} of line {tokens.brackets[-1].line} is still open"
-        message, remedy = unexpected(token.type, token.value, error.accepts or (), still)
         line, column = tokens.place if token.type == "$END" else (token.line or 0, token.column or 0)
+        before = source.split("\n", line)[line - 1][: column - 1]
+        message, remedy = unexpected(token.type, token.value, error.accepts or (), still, before)
         raise fault(source, message, line, column, remedy) from None
     except Misread as error:
         raise fault(source, error.message, error.at.line or 0, error.at.column or 0, error.remedy) from None

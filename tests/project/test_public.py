@@ -77,6 +77,11 @@ def test_exports_can_be_imported() -> None:
     namespace: dict[str, object] = {}
     exec("from bb import *", namespace)
     assert set(bb.__all__) <= namespace.keys()
+    # also those that are imported on first use
+    listed = subprocess.run(
+        [sys.executable, "-c", "import bb; print(*dir(bb))"], capture_output=True, text=True, check=True
+    )
+    assert set(bb.__all__) <= set(listed.stdout.split())
 
 
 def test_every_public_name_of_bb_is_exported() -> None:

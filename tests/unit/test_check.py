@@ -37,7 +37,8 @@ def test_a_sound_flow_has_no_problems() -> None:
 def test_an_agent_without_handler_and_model() -> None:
     flow = (A >> bb.Group(ASKS.with_id("x"))).with_id("f")
     assert codes(flow) == [("no-model", "f/body~group.1/x")]
-    assert "agent asks has neither a handler nor a model" in str(bb.check(flow)[0])
+    told = str(bb.check(flow)[0])
+    assert "agent asks has neither a handler nor a model" in told and "App(agents=[...])" in told
     assert str(bb.check(flow)[0]).startswith("no-model at f/body~group.1/x: ")
 
 

@@ -73,6 +73,12 @@ def test_case_77_an_arm_without_a_step_a_scope_without_a_value_a_label_with_more
         ('at "tomorrow"', 1, 6, "is no time", "ISO 8601"),
         ('at "2026-03-01T08:00:00"', 1, 6, "is no time", "ISO 8601"),
         ('webhook "a b"', 1, 11, "is no webhook id", "128"),
+        ('emti "a"', 1, 8, "not a quoted text", "perhaps emit is meant"),
+        ("retrun 1", 1, 10, "not '1'", "perhaps return is meant"),
+        ("if x == 1\n  f()", 1, 6, "not 'x'", "no statement begins with if; perhaps when is meant"),
+        ("for x in y\n  f()", 1, 7, "not 'x'", "perhaps each is meant"),
+        ("while true\n  f()", 1, 9, "not 'true'", "perhaps repeat is meant"),
+        ("quux 1", 1, 8, "not '1'", ""),
         # clauses
         ("else\n  f()", 1, 3, "expected a statement, not 'else'", "its when"),
         ("catch e\n  f()", 1, 3, "not 'catch'", "its try"),

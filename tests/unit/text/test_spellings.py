@@ -349,7 +349,7 @@ def test_a_module_keeps_the_order_of_its_flows() -> None:
     assert len(module) == 2
     assert module["b"] == NamedFlow(F, "b")
     assert module["a:1"] == DurableFlow(G, "a:1", DurableOptions(), (Param("name", "String"),))
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="there is no flow 'c'; there is b, a:1"):
         module["c"]
     assert module != parse('@durable\nflow "a:1"(name: String)\n  g()\nflow b\n  f()\n')
 
