@@ -212,7 +212,8 @@ def converse(app: bb.App, session_id: str, only: str | None, runner: asyncio.Run
         try:
             turn = runner.run(take(app, session_id, reply))
         except bb.BBError as error:
-            print(f"onboarding.py: {error.message}", file=sys.stderr)
+            how = "; start it by leaving --reply out" if isinstance(error, bb.NotWaiting) else ""
+            print(f"onboarding.py: {error.message}{how}", file=sys.stderr)
             if reply is None or only is not None:
                 return 1
             reply = None  # the question is still open: ask it again

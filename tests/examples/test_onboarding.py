@@ -299,7 +299,7 @@ def test_whoever_sits_at_a_terminal_is_asked(tmp_path: Path, answer: str, end: s
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (["--reply", "Ann"], 1, "waits for no reply in session me: no conversation was started"),
+        (["--reply", "Ann"], 1, "waits for no reply in session me: no conversation was started; start it by"),
         (["--session", "a/b"], 1, "'a/b' is no session id"),
         (["--crash-in", "nothing"], 2, "invalid choice: 'nothing'"),
     ],
