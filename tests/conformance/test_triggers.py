@@ -520,7 +520,7 @@ async def test_case_76_scheduling_does_not_depend_on_the_caller() -> None:
 # --- members that run at once ---
 
 
-async def test_only_what_the_winner_of_one_schedules_counts(time: Timetable) -> None:
+async def test_case_022_only_what_the_winner_of_one_schedules_counts(time: Timetable) -> None:
     def member(name: str) -> bb.AnyFlow:
         return bb.Chain([bb.At(time.soon(minutes=1), time.agent(f"later-{name}")), time.agent(name)])
 

@@ -25,6 +25,7 @@ from bb.flows.refs import ref
 from bb.flows.tree import (
     AiSegment,
     Assert,
+    At,
     Await,
     Bind,
     Chain,
@@ -32,12 +33,14 @@ from bb.flows.tree import (
     Debounce,
     Each,
     Emit,
+    Every,
     Memo,
     Once,
     Peek,
     Repeat,
     Retry,
     Return,
+    Run,
     Saga,
     Scope,
     Step,
@@ -45,6 +48,7 @@ from bb.flows.tree import (
     Timeout,
     Try,
     Unless,
+    Webhook,
     When,
     WithTools,
 )
@@ -88,7 +92,7 @@ class Act:
 class Say:
     """An `Emit`, or an agent, or a stage boundary."""
 
-    how: Literal["emit", "agent", "respond", "peek", "stage"] = "emit"
+    how: Literal["emit", "agent", "respond", "peek", "stage", "notify", "run"] = "emit"
 
 
 @frozen
@@ -154,6 +158,22 @@ class Beside:
 
 
 @frozen
+class Route:
+    """A router that picks one of the branches, or none, and the `Select` of these."""
+
+    branches: tuple[tuple[Part, ...], ...]
+    pick: int | None
+
+
+@frozen
+class Later:
+    """A trigger, whose body starts in another run."""
+
+    kind: Literal["every", "at", "webhook"]
+    body: tuple[Part, ...]
+
+
+@frozen
 class Wait:
     """An `Await`, for which an event will come; only at the top."""
 
@@ -163,7 +183,7 @@ class Mark:
     """A `Checkpoint`; only at the top."""
 
 
-Part: TypeAlias = Act | Say | Branch | Loop | Around | Clean | Undoing | Again | Beside | Wait | Mark
+Part: TypeAlias = Act | Say | Branch | Loop | Around | Clean | Undoing | Again | Beside | Route | Later | Wait | Mark
 
 
 @frozen
@@ -249,6 +269,10 @@ class _Builder:
                 return [Retry(3, *inner, self._call("at first"), backoff="none", bind=self._bound())]
             case Beside(kind=kind, members=members):
                 return [self._beside(kind, members, caught, racing)]
+            case Route(branches=branches, pick=pick):
+                return self._route([self.body(one, caught=caught, racing=racing) for one in branches], pick)
+            case Later(kind=kind, body=body):
+                return [self._later(kind, self.body(body, caught=True))]
             case Wait():
                 name = self._bound()
                 return [Await("news", bind=name), self._call(ref(name).number)]
@@ -283,10 +307,20 @@ class _Builder:
                 return bb.Flow().with_agent(bb.Agent(label).on_message(speak))
             case "respond" if self._depth == 1:  # it delivers nothing beside others, and a once cannot hold it
                 return bb.Respond()
+            case "notify":
+
+                async def send(_text: str) -> None:
+                    self.world.ran(label)
+                    await asyncio.sleep(0)
+
+                return bb.Notify(send, label)
+            case "run":
+                return Run("sub", bind=self._bound())
             case "stage":
                 return AiSegment(f"goal {label}", []).with_model(bb.FixedModel(f"{label} found"))
             case "peek":
-                return Emit(Peek(self.symbols[-1] if self.symbols else "none"))
+                peek = Peek(self.symbols[-1] if self.symbols else "none")
+                return Chain((peek, Emit(peek)))
             case _:
                 return Emit(f"{label} said")
 
@@ -340,6 +374,29 @@ class _Builder:
         self._beside_others -= 1
         return bb.All(*made) if kind == "all" else bb.Group(*made)
 
+    def _route(self, branches: Sequence[list[bb.AnyFlow]], pick: int | None) -> list[bb.AnyFlow]:
+        label = self._new("e")
+        ids = [self._new("n") for _ in branches]
+
+        async def route(turn: bb.Turn, _chat: bb.ModelChat[Any]) -> None:
+            self.world.ran(label)
+            if pick is not None:
+                turn.select(ids[pick % len(ids)])
+
+        router = bb.Flow().with_agent(bb.Agent(label).selects(*ids).on_message(route))
+        members = [self._chained([*one, self._call()]).with_id(id) for id, one in zip(ids, branches, strict=True)]
+        return [router, bb.Select(*members)]
+
+    def _later(self, kind: Literal["every", "at", "webhook"], body: list[bb.AnyFlow]) -> bb.AnyFlow:
+        body = [*body, self._call()]
+        match kind:
+            case "every":
+                return Every("0 0 1 1 *", *body)
+            case "at":
+                return At(datetime(2999, 1, 1, tzinfo=UTC), *body)
+            case "webhook":
+                return Webhook(self._new("hook"), *body)
+
     def _chained(self, parts: list[bb.AnyFlow]) -> Any:
         flow = parts[0] if len(parts) > 1 else Emit(self._new("e"))
         for part in parts[1:] if len(parts) > 1 else parts:
@@ -360,6 +417,20 @@ class _Builder:
     def _new(self, kind: str) -> str:
         self._number[kind] += 1
         return f"{kind}{self._number[kind]}"
+
+
+def known(app: bb.App) -> bb.App:
+    """The app, with the flow that a `Run` runs."""
+    app.register(
+        (Emit("sub begins") >> Bind("inner", _noted("sub")) >> Return({"inner": [ref("inner")]})).with_id("sub")
+    )
+    return app
+
+
+@op("noted")
+async def _noted(label: str) -> str:
+    await asyncio.sleep(0)
+    return f"{label} noted"
 
 
 def _act(world: World) -> Op[..., Any]:
@@ -388,7 +459,7 @@ def _act(world: World) -> Op[..., Any]:
 
 _BARE: Final[st.SearchStrategy[Part]] = st.one_of(
     st.builds(Act, st.sampled_from(["", "", "always", "at first", "once"]), st.booleans()),
-    st.builds(Say, st.sampled_from(["emit", "agent", "respond", "peek", "stage"])),
+    st.builds(Say, st.sampled_from(["emit", "agent", "respond", "peek", "stage", "notify", "run"])),
 )
 _AROUND: Final = ("timeout", "tools", "throttle", "debounce", "once", "memo", "named", "durable", "returns")
 
@@ -415,6 +486,8 @@ def parts(draw: st.DrawFn, depth: int = 3) -> Part:
         st.builds(Undoing, several, flags, flags),
         st.builds(Again, some),
         st.builds(Beside, st.sampled_from(["all", "group", "one"]), several),
+        st.builds(Route, several, st.none() | st.integers(0, 2)),
+        st.builds(Later, st.sampled_from(["every", "at", "webhook"]), some),
     ]
     return draw(st.one_of(of_a_kind))
 
@@ -424,3 +497,26 @@ def plots(draw: st.DrawFn, depth: int = 3) -> Plot:
     """Flows of the language."""
     top = st.one_of(parts(depth), parts(depth), parts(depth), st.builds(Wait), st.builds(Mark))
     return Plot(tuple(draw(st.lists(top, min_size=1, max_size=4))))
+
+
+def everything() -> Plot:
+    """One flow with each kind of part in each of its forms."""
+    one, two = (Act(bind=True),), (Say("agent"),)
+    some: tuple[Part, ...] = (
+        *(Act(bad) for bad in ("", "always", "at first", "once")),
+        *(Say(how) for how in ("emit", "agent", "respond", "peek", "stage", "notify", "run")),
+        *(Branch(cond, one, two) for cond in ("yes", "no", "call", "bad")),
+        *(Loop(2, one, repeat) for repeat in (False, True)),
+        *(Around(kind, one) for kind in _AROUND),
+        Clean(one, acquire=True),
+        Clean(two, fails=True),
+        Undoing((one, two)),
+        Undoing((one,), fails=True, flaky=True),
+        Again(one),
+        *(Beside(kind, (one, two)) for kind in ("all", "group", "one")),
+        Route((one, two), 1),
+        *(Later(kind, one) for kind in ("every", "at", "webhook")),
+        Wait(),
+        Mark(),
+    )
+    return Plot(some)

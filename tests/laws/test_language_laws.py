@@ -7,32 +7,36 @@ import copy
 from datetime import UTC
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bb
+from bb.check.sites import sites
 from bb.flows.refs import ref
-from bb.flows.tree import Bind, Each, Memo, Once, Return
+from bb.flows.tree import KINDS, Bind, Each, Memo, Once, Return
 from bb.ops import op
 from bb.testing import MockStore
 from bb.testing.explorer import Explorer
 from bb.testing.process import CRASHES, Strike
 from tests.laws.corpus import Clock
-from tests.laws.language_plots import Plot, World, plots
+from tests.laws.language_plots import Plot, World, everything, known, plots
 from tests.laws.test_resume_laws import NoKeeper, contents, told
 
 SECONDS = 10.0  # a run that takes this long hangs
 
 
-def app_over(store: bb.Store) -> bb.App:
-    app = bb.App(store=store, clock=Clock())
+def app_over(store: bb.Store, *flows: bb.DurableFlow) -> bb.App:
+    app = known(bb.App(store=store, clock=Clock()))
     app._runner.leases.keeper = NoKeeper(store, 30.0)
+    app.register(*flows)  # what a trigger starts later is looked for there
     return app
 
 
-async def tell(store: bb.Store, flow: bb.AnyFlow, plot: Plot, *, stream: bool = False) -> tuple[str | None, bb.Outcome]:
+async def tell(
+    store: bb.Store, flow: bb.DurableFlow, plot: Plot, *, stream: bool = False
+) -> tuple[str | None, bb.Outcome]:
     """What a process of its own reads: it runs the flow, and delivers each event once the flow waits for it."""
-    app = app_over(store)
+    app = app_over(store, flow)
     for number in range(len(plot.events) + 1):
         text, outcome = await once(app, flow, stream=stream)
         if outcome.waiting_for is None:
@@ -60,7 +64,7 @@ def test_a_crash_at_any_append_changes_nothing(plot: Plot, data: st.DataObject) 
         explorer = Explorer(
             plot.flow(World()),
             "hi",
-            app=lambda store: bb.App(store=store, clock=Clock()),
+            app=lambda store: known(bb.App(store=store, clock=Clock())),
             effects=None,
             params=None,
             events=plot.events,
@@ -80,7 +84,12 @@ def test_a_crash_at_any_append_changes_nothing(plot: Plot, data: st.DataObject) 
     asyncio.run(go())
 
 
+def test_every_kind_of_node_is_among_them() -> None:
+    assert {type(site.body) for site in sites(everything().flow(World()))} >= set(KINDS)
+
+
 @given(plot=plots())
+@example(plot=everything())
 @settings(max_examples=40)
 def test_streamed_equals_buffered(plot: Plot) -> None:
     """Law 3."""
@@ -95,6 +104,7 @@ def test_streamed_equals_buffered(plot: Plot) -> None:
 
 
 @given(plot=plots())
+@example(plot=everything())
 @settings(max_examples=40)
 def test_a_replay_executes_and_writes_nothing(plot: Plot) -> None:
     """Law 4."""
@@ -105,7 +115,8 @@ def test_a_replay_executes_and_writes_nothing(plot: Plot) -> None:
         kept, appends, did = await contents(store), store.appends, world.did.copy()
         for other in (world, World()):  # the flow built again is the same flow
             done = other.did.copy()
-            text, replay = await once(app_over(store), plot.flow(other), stream=other is world)
+            flow = plot.flow(other)
+            text, replay = await once(app_over(store, flow), flow, stream=other is world)
             assert told(replay) == told(outcome) and replay.usage == bb.Usage()
             assert text in (None, outcome.answer)
             assert other.did == done

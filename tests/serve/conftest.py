@@ -30,6 +30,6 @@ def hooked(tmp_path: Path) -> Iterator[Site]:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A site that is served while the tests run."""
     made = Site(tmp_path_factory.mktemp("site"))
-    made.start()
+    made.start("--inspector")
     yield made
     made.stop()

@@ -154,6 +154,30 @@ def _asks(body: Schema, whole: Schema, error: Schema) -> Schema:
     }
 
 
+def _looks(whole: Schema, *, run: bool = True, **query: Schema) -> Schema:
+    """What the inspector tells, of a run or of all."""
+    parameters = [_RUN_ID] if run else [*IDS]
+    parameters += [{"in": "query", "name": name, "schema": schema} for name, schema in query.items()]
+    errors = {status: answer(ERROR) for status in ("400", "404", "405")}
+    return {"get": {"parameters": parameters, "responses": {"200": answer(whole), **errors}}}
+
+
+def _does(body: Schema) -> Schema:
+    """What the inspector is told to do with a run."""
+    errors = {status: answer(ERROR) for status in ("400", "404", "405", "409", "413", "415")}
+    return {
+        "post": {
+            "parameters": [_RUN_ID],
+            "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+            "responses": {"200": answer(record({"ok": {"const": True}})), **errors},
+        }
+    }
+
+
+_RUN_ID: Final = {"in": "path", "name": "run_id", "required": True, "schema": ID}
+_RUN: Final = record({"id": ID, "flow": TEXT, "status": TEXT})
+_RUNS: Final = record({"runs": {"type": "array", "items": _RUN}, "flows": {"type": "array", "items": TEXT}})
+_EVENTS: Final[Schema] = {"type": "array", "items": record({"kind": TEXT, "run_id": TEXT})}
 _MODELS: Final = record({"object": const("list"), "data": {"type": "array", "items": record({"id": TEXT})}})
 
 SURFACE: Final[Schema] = {
@@ -168,6 +192,31 @@ SURFACE: Final[Schema] = {
                 "responses": {"200": answer(_MODELS), "400": answer(ERROR), "405": answer(ERROR)},
             }
         },
+        "/v1/models/{id}": {
+            "get": {
+                "parameters": [{"in": "path", "name": "id", "required": True, "schema": TEXT}, *IDS],
+                "responses": {
+                    "200": answer(record({"id": TEXT})),
+                    **{status: answer(ERROR) for status in ("400", "404", "405")},
+                },
+            }
+        },
+        "/v1/diagnostics/trace": _looks(_EVENTS, run=False),
+        "/runs/api/runs": _looks(
+            _RUNS,
+            run=False,
+            flow=TEXT,
+            status=TEXT,
+            text=TEXT,
+            start=TEXT,
+            limit={"type": "integer", "minimum": 1, "maximum": 200},
+        ),
+        "/runs/api/runs/{run_id}": _looks(_RUN),
+        "/runs/api/runs/{run_id}/at": _looks(OBJECT, path=TEXT),
+        "/runs/api/runs/{run_id}/trace": _looks(_EVENTS),
+        "/runs/api/runs/{run_id}/retry": _does(OBJECT),
+        "/runs/api/runs/{run_id}/cancel": _does(OBJECT),
+        "/runs/api/runs/{run_id}/deliver": _does(record({"source": TEXT}, delivery_id=MAYBE)),
         "/v1/runs/{run_id}/events": {
             "get": {
                 "parameters": [

@@ -53,6 +53,7 @@ async def _no(request: Request) -> bool:
         ("POST", "/v1/chat/completions"),
         ("POST", "/v1/messages"),
         ("GET", "/v1/models"),
+        ("GET", "/v1/models/f"),
         ("GET", "/v1/runs/r/events"),
         ("POST", "/v1/hooks/w"),
         ("GET", "/v1/nothing"),
