@@ -40,6 +40,7 @@ async def test_case_08_everything_before_it_is_skipped_whatever_it_is(disk: Disk
 
 
 async def test_case_09_an_edited_body_starts_over(disk: Disk, acts: Acts) -> None:
+    """Regression 'edited body': elsewhere a name alone skipped changed statements."""
     def flow(after: str) -> bb.DurableFlow:
         return durable(acts("a"), Checkpoint("one"), acts(after))
 
@@ -57,6 +58,7 @@ async def test_case_09_another_name_is_another_flow(disk: Disk, acts: Acts) -> N
 
 
 async def test_case_10_what_a_resumed_run_recorded_counts_for_a_fresh_one(disk: Disk, acts: Acts) -> None:
+    """Regression 'checkpoint key': elsewhere a run and its resume kept theirs under two keys."""
     flow = durable(acts("a"), acts("b"), Checkpoint("one"), acts("c"))
     await cut_off(disk.app(flow), acts.hold("b"), "f", run_id="r", session_id="s")
     await disk.app(flow).run("f", run_id="r")

@@ -76,6 +76,7 @@ async def test_a_return_leaves_the_nearest_named_flow(kind: str, acts: Acts) -> 
 
 
 async def test_case_55_the_loop_gives_the_outer_symbol_back(kind: str, acts: Acts) -> None:
+    """Regression F20: elsewhere the item of a loop stayed in the outer symbol."""
     flow = made(kind, Bind("i", "outer"), Each("i", [1, 2], acts("do {i}")), Return(ref("i")))
 
     assert (await bb.run(flow)).value == "outer" and acts.done == ["do 1", "do 2"]

@@ -21,6 +21,7 @@ from tests.trials.kit import Disk, cut_off, until
 
 
 async def test_case_16_it_is_known_by_the_op_and_its_arguments(disk: Disk, acts: Acts) -> None:
+    """Regression 'once/memo identity': elsewhere a memo gave what another call had come to."""
     other = acts.named("other")
     flow = durable(
         Memo("x", acts("a")),

@@ -62,6 +62,7 @@ async def test_case_03_without_anything_durable_it_runs_every_time(acts: Acts) -
 
 
 async def test_case_04_one_label_and_different_bodies_are_two(disk: Disk, acts: Acts) -> None:
+    """Regression 'once/memo identity': elsewhere two effects of one label suppressed each other."""
     flow = durable(Once("x", acts("a")), Once("x", acts("b")), Once("x", acts("a")), Once("y", acts("a")))
 
     await disk.app(flow).run("f", session_id="s")

@@ -191,6 +191,7 @@ async def test_case_29_only_an_open_question_can_be_answered(disk: Disk, acts: A
 
 
 async def test_case_30_of_two_awaits_each_waits_and_the_first_symbol_lasts(disk: Disk) -> None:
+    """Regression 'resume value': elsewhere a resume passed the await without binding its symbol."""
     app = disk.app(asking("a", "a"))
     await app.deliver("a", "one", session_id="s")
     outcome = await app.run("asking", run_id="r", session_id="s")
@@ -376,6 +377,7 @@ async def test_a_parked_run_that_no_turn_began_is_at_hand_too(disk: Disk) -> Non
 
 
 async def test_case_63_a_reply_whose_caller_goes_away_can_be_sent_again(disk: Disk, acts: Acts) -> None:
+    """Regression 'suspension consumed': elsewhere a cut or a failure lost the conversation."""
     session = disk.app(table(acts)).session("table", "s")
     await session.start()
     hold = acts.hold("find")
@@ -407,6 +409,7 @@ async def test_case_63_one_that_was_cancelled_before_it_began_changed_nothing(di
 
 
 async def test_case_64_after_a_pause_things_are_looked_at_anew(disk: Disk, acts: Acts) -> None:
+    """Regression 'stale reads': elsewhere a resumed turn saw what was read before the pause."""
     flow = durable(Bind("a", acts("look")), Await("user"), Bind("b", acts("look")), Return([ref("a"), ref("b")]))
     session = disk.app(flow).session("f", "s")
     await session.start()
@@ -458,6 +461,7 @@ async def test_a_checkpoint_on_a_resumed_leg_counts_for_later_runs(disk: Disk, a
 
 
 async def test_an_edited_flow_does_not_touch_a_run_that_is_parked(disk: Disk) -> None:
+    """Regression 'latch compare': elsewhere an edited flow was taken for the one that had parked."""
     old = durable(Emit("Old?"), Await("user", bind="x"), Emit("old {x}"))
     new = durable(Emit("New?"), Await("user", bind="x"), Emit("new {x}"))
     await disk.app(old).session("f", "s").start()

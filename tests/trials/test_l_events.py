@@ -296,6 +296,7 @@ def test_trial_L7_an_await_anywhere_else_is_refused_before_anything_runs(place: 
 
 
 async def test_trial_C16_what_was_done_before_an_await_is_not_done_again(disk: Disk, work: Work) -> None:
+    """Regression 'await in ledger': elsewhere a resume ran what stood before the await again."""
     flow = (work.flow("a") >> Await("door", bind="x") >> work.flow("b") >> Return(ref("x"))).with_id("f").durable()
 
     async def waits_at() -> list[tuple[str, str]]:
