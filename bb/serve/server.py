@@ -13,11 +13,28 @@ from bb.serve.service import Service
 
 
 class _Server(uvicorn.Server):
-    """A server whose service learns of the end when it begins, and not when all connections are closed."""
+    """A server whose service starts only where it can be reached, and learns of the end when that begins.
+
+    uvicorn starts a service, whose runs then go on, before it looks for the port, and tells it of the end when all
+    connections are closed.
+    """
 
     def __init__(self, service: Service, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._service = service
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Raises:
+        SystemExit: something else has the port.
+        """
+        host, port = self.config.host, self.config.port
+        try:
+            probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
+        except OSError as error:
+            why = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio names the address once more
+            raise SystemExit(f"bb: cannot listen on {host}:{port}: {why}") from error
+        probe.close()
+        await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.close()

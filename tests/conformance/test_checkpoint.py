@@ -41,6 +41,7 @@ async def test_case_08_everything_before_it_is_skipped_whatever_it_is(disk: Disk
 
 async def test_case_09_an_edited_body_starts_over(disk: Disk, acts: Acts) -> None:
     """Regression 'edited body': elsewhere a name alone skipped changed statements."""
+
     def flow(after: str) -> bb.DurableFlow:
         return durable(acts("a"), Checkpoint("one"), acts(after))
 

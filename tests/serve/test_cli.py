@@ -111,6 +111,35 @@ def test_what_is_no_time_and_no_port_is_said(
     assert capsys.readouterr().err.startswith(f"bb: {options[0]} ")
 
 
+EAGER = """
+async def begin(turn, chat):
+    print("it runs")
+
+app.on_start(bb.Flow().with_agent(bb.Agent("b").on_message(begin)).with_id("begin"))
+print("made", flush=True)
+"""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_where_something_else_has_the_port_nothing_starts(tmp_path: Path, host: str) -> None:
+    (tmp_path / "shop_of_test.py").write_text(SHOP + EAGER, "utf-8")
+    with socket.create_server((host, 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "bb.cli", "serve", "shop_of_test:app", "--host", host, "--port", str(port)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            command, check=False, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+    assert (done.returncode, done.stdout) == (1, "made\n")
+    assert f"bb: cannot listen on {host}:{port}: address already in use\n" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_host_that_is_none_is_said(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"bb: cannot listen on nowhere\.invalid:0: "):
+        main(["serve", f"{shop}:app", "--host", "nowhere.invalid", "--port", "0"])
+
+
 @pytest.mark.parametrize(
     ("place", "told"),
     [
