@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from bb.clock import Clock
-from bb.codec import Codec, dumps, loads
+from bb.codec import Codec
+from bb.engine.memory.trees import kept_tree, tree_records
 from bb.errors import Conflict, Fenced, Interruption, StoreError, StoreFull, TooLarge
 from bb.identity import Tree
-from bb.log import Fact, History, encode, run_stream, tree_stream
+from bb.log import Fact, History, encode, run_stream
 from bb.stores.base import Lease, Store, Written
 
 T = TypeVar("T")
@@ -136,7 +137,7 @@ class LogJournal:
         if self.lease is None:
             self._trees[stream] = (form, wire)
             return False
-        records = [dumps(form), dumps(wire)]
+        records = tree_records(form, wire)
         with contextlib.suppress(Conflict):  # some run has kept it before, or an earlier try had landed
             for pause in _PAUSES:  # effects may be under way beside this: a store that fails for a moment stops none
                 try:
@@ -151,8 +152,8 @@ class LogJournal:
 
     async def tree(self, signature: str) -> Tree | None:
         """The canonical form behind a signature, if it is kept."""
-        records = await self._store.read(tree_stream(signature))
-        return cast(Tree, loads(records[0])) if records else None
+        kept = await kept_tree(self._store, signature)
+        return kept.form if kept is not None else None
 
     async def sleep(self, seconds: float) -> None:
         await self._clock.sleep(seconds)

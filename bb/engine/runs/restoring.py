@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Final
 
 from attrs import evolve
 
 from bb.agents.agent import Agent
 from bb.check import agents_of, check, ops_of
-from bb.codec import loads
+from bb.engine.memory.trees import KeptTree, kept_tree
 from bb.engine.plan import Known, Plan, prepare
 from bb.errors import GraphChanged, InvalidWire
 from bb.flows.tree import AnyFlow, Notify, Saga, Scope, Send, body_of, walk
 from bb.identity import Tree, canonical, parts_of, signature
-from bb.log import History, tree_stream
+from bb.log import History
 from bb.log import Scope as Remembered
 from bb.ops import Op
 from bb.stores.base import Store
@@ -32,30 +32,28 @@ async def plan_begun_with(store: Store, history: History, known: Remembered, pla
     """
     from bb.wire import from_wire  # needed once in a long while
 
-    records = await store.read(tree_stream(known.signature))
-    wire = loads(records[1]) if len(records) > 1 else None
+    kept = await kept_tree(store, known.signature)
     form: Tree | None = plan.root.form or None
-    if wire is not None:
+    if kept is not None and kept.wire is not None:
         try:
-            flow = from_wire(wire)
+            flow = from_wire(kept.wire)
         except InvalidWire as error:
-            raise _changed(records, known, plan, form, history, str(error)) from error
+            raise _changed(kept, known, plan, form, history, str(error)) from error
         names = _with_present(names, plan.flow)
         problems = [p for p in check(flow, catalogue=names.catalogue, flows=names.flows) if not p.warning]
         if problems:
-            raise _changed(records, known, plan, form, history, "; ".join(map(str, problems)))
+            raise _changed(kept, known, plan, form, history, "; ".join(map(str, problems)))
         if signature(flow, names.flows, names.catalogue) == known.signature:
             return evolve(prepare(flow, names), cause=plan.cause)
-    raise _changed(records, known, plan, form, history, "a part has no name, or its version is another")
+    raise _changed(kept, known, plan, form, history, "a part has no name, or its version is another")
 
 
 def _changed(
-    records: list[bytes], known: Remembered, plan: Plan, form: Tree | None, history: History, why: str
+    kept: KeptTree | None, known: Remembered, plan: Plan, form: Tree | None, history: History, why: str
 ) -> GraphChanged:
     from bb.identity.diff import changes
 
-    old = loads(records[0]) if records else None
-    told = changes(old if isinstance(old, dict) else None, form, known.signature) if form is not None else ()
+    told = changes(kept.form if kept is not None else None, form, known.signature) if form is not None else ()
     return GraphChanged(
         f"run {history.run_id} is open in a flow that has changed, and the flow it began with cannot be restored: "
         f"{why}; {'; '.join(told)}",
@@ -84,8 +82,8 @@ def _with_present(names: Known, flow: AnyFlow) -> Known:
 
 async def form_of(store: Store, known: Remembered) -> Tree | None:
     """The canonical form of the flow that something was remembered for, if it is kept."""
-    records = await store.read(tree_stream(known.signature))
-    return cast(Tree, loads(records[0])) if records else None
+    kept = await kept_tree(store, known.signature)
+    return kept.form if kept is not None else None
 
 
 def may_be_open(form: Tree, known: Remembered) -> bool:

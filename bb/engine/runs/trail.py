@@ -10,8 +10,8 @@ from typing import Final, cast
 from attrs import evolve
 
 from bb.agents.answer import Answer
-from bb.codec import loads
 from bb.engine.frame.ledger import entry_of
+from bb.engine.memory.trees import kept_tree
 from bb.engine.runs.runner import Runner
 from bb.errors import UnknownRun
 from bb.identity import Tree
@@ -40,7 +40,6 @@ from bb.log import (
     moment,
     run_stream,
     tenant_of,
-    tree_stream,
 )
 from bb.redaction import redacted
 from bb.trace import Event
@@ -134,8 +133,8 @@ class Trail:
         return Event("durable.discarded", history.run_id, fact.path, at, flow, history.attempts, "; ".join(told))
 
     async def _tree(self, signature: str) -> Tree | None:
-        records = await self._runner.store.read(tree_stream(signature))
-        return cast(Tree, loads(records[0])) if records else None
+        kept = await kept_tree(self._runner.store, signature)
+        return kept.form if kept is not None else None
 
     def _event(self, history: History, fact: Fact) -> Event | None:
         root = history.started.flow if history.started is not None else ""

@@ -7,7 +7,7 @@ from typing import Final, assert_never, cast
 
 from attrs import frozen
 
-from bb.codec import loads
+from bb.engine.memory.trees import kept_tree
 from bb.engine.outcome import RunInfo
 from bb.engine.plan import Plan
 from bb.engine.runs.archive import Archive
@@ -19,7 +19,7 @@ from bb.engine.runs.shape import Shaper
 from bb.errors import CorruptRecord, UnknownRun
 from bb.flows.tree import At, Every, Webhook
 from bb.identity import Tree, tree
-from bb.log import RUNS, millis, run_stream, tree_stream
+from bb.log import RUNS, millis, run_stream
 from bb.log.delta import load_message
 from bb.logs import error
 from bb.messages import Message
@@ -186,8 +186,8 @@ class Viewer:
         return Marks.of(run_id, records)
 
     async def _tree(self, signature: str) -> Tree | None:
-        records = await self._store.read(tree_stream(signature))
-        return cast(Tree, loads(records[0])) if records else None
+        kept = await kept_tree(self._store, signature)
+        return kept.form if kept is not None else None
 
     def _registered(self, id: str) -> Tree | None:
         plan = self._plans.get(id)
