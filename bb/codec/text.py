@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import NoReturn
 
 from bb.errors import CorruptRecord, NotSavable
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
+from bb.schema import no_constant
 
 # the parts of json.dumps and json.loads that they would build anew on each call
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")).encode
@@ -18,7 +13,7 @@ _escape = json.JSONEncoder(check_circular=False, allow_nan=False, separators=(",
 _sorted = json.JSONEncoder(
     ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":"), sort_keys=True
 ).encode
-_decode = json.JSONDecoder(parse_constant=_no_constant).decode
+_decode = json.JSONDecoder(parse_constant=no_constant).decode
 
 
 def dumps(plain: object) -> bytes:

@@ -10,8 +10,8 @@ from typing_extensions import TypeVar
 
 from bb.errors import WiringError
 from bb.flows.base import Nameable, model_field
-from bb.flows.expressions import Valued, as_value
-from bb.flows.statement import as_names, as_values
+from bb.flows.expressions import Valued, as_value, as_values
+from bb.flows.statement import as_names
 from bb.flows.types import as_optional_text, as_text
 from bb.models.base import Model
 

@@ -177,7 +177,8 @@ class Parse(Valued):
             raise WiringError(f"nothing can be parsed as {self.to!r}", remedy=f"use one of {', '.join(PARSE_AS)}")
 
 
-def _values(values: Iterable[object]) -> tuple[Value, ...]:
+def as_values(values: Iterable[object]) -> tuple[Value, ...]:
+    """Values as a node keeps them: whatever is none is a literal."""
     return tuple(map(as_value, values))
 
 
@@ -188,7 +189,7 @@ class Expr(Valued):
 
     kind: ClassVar[str] = "expr"
     op: Operator
-    args: tuple[Value, ...] = field(converter=_values)
+    args: tuple[Value, ...] = field(converter=as_values)
 
     def __attrs_post_init__(self) -> None:
         if self.op not in OPERATORS:
@@ -226,7 +227,7 @@ class List_(Valued):  # noqa: N801 - List is taken
     """A list built from values."""
 
     kind: ClassVar[str] = "list"
-    items: tuple[Value, ...] = field(converter=_values)
+    items: tuple[Value, ...] = field(converter=as_values)
 
 
 Expression: TypeAlias = Lit | Var | Field | Format | Parse | Expr | Obj | List_

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from attrs import field
 
 from bb.errors import WiringError
 from bb.flows.base import Nameable, flat
-from bb.flows.expressions import as_value
 from bb.models.base import Model
 
 if TYPE_CHECKING:
-    from bb.flows.expressions import Value
-
-
-def as_values(values: Iterable[object]) -> tuple[Value, ...]:
-    """Values as a node keeps them: whatever is none is a literal."""
-    return tuple(map(as_value, values))
+    pass
 
 
 def as_names(names: object) -> tuple[str, ...]:
