@@ -302,15 +302,16 @@ class App:
         params: Mapping[str, object] | None = None,
         run_id: str | None = None,
         session_id: str | None = None,
+        tenant: str | None = None,
     ) -> str:
         """Record a run as a job and give back its id. It runs while an app over this store is started, and resumes by itself.
 
         Submitting a job again changes nothing, unless it failed or was cancelled: then it goes on. So does a run that its
-        caller left unfinished.
+        caller left unfinished. The arguments are those of `run`.
 
         Raises:
             WiringError: no part of the flow is durable, or it is not registered.
-            RunIdInUse, InputConflict, RunExpired: the run id is known with something else.
+            RunIdInUse, InputConflict, RunExpired: the run id is known with something else, or of another tenant.
             AlreadyParked: the flow awaits, and a run is parked in the session already.
             RunBusy: a caller runs it just now.
             StoreError: it was not recorded.
@@ -323,7 +324,7 @@ class App:
         if not plan.durable:
             raise WiringError(f"flow {plan.name!r} is not durable", flow=plan.name, remedy="call .durable() on it")
         ask = self._ask(
-            flow, input, params, run_id, session_id, None, detach=True, replace=False, fresh=False, wait=timedelta(0)
+            flow, input, params, run_id, session_id, tenant, detach=True, replace=False, fresh=False, wait=timedelta(0)
         )
         await self._jobs.submit(ask)
         return ask.run_id

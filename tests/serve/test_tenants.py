@@ -15,6 +15,7 @@ import bb
 from bb.flows.tree import Await, Bind, Emit, Peek
 from tests.serve.kit import PATHS, agent, body_of, error_of
 from tests.serve.stage import Stage, app_of, asgi, durable, hello
+from tests.trials.kit import until
 
 Reach = Callable[[bb.App, str | None], Awaitable[Any]]
 
@@ -41,7 +42,11 @@ async def _other_flow(app: bb.App, tenant: str | None) -> None:
     await app.run("g", "hi", run_id="r", tenant=tenant)
 
 
-REACHES = [_stream, _resume, _repeat, _replace, _other_flow]
+async def _submit(app: bb.App, tenant: str | None) -> None:
+    await app.submit("f", "hi", run_id="r", tenant=tenant)
+
+
+REACHES = [_stream, _resume, _repeat, _replace, _other_flow, _submit]
 
 
 @pytest.mark.parametrize("reach", REACHES)
@@ -267,3 +272,26 @@ async def test_a_hook_that_names_no_tenant_is_the_sites_fault_and_logged(returne
     status, _, told = error_of(PATHS[0], answer)
     assert (status, told) == (500, "the request failed (run r)")
     assert any("tenant returned" in log.get("error", "") for log in logs)
+
+
+async def test_a_job_is_its_tenants_whoever_runs_it() -> None:
+    flow = (Peek("n") >> Bind("n", "{word}") >> Await("go", bind="x") >> Emit("{x}")).with_id("f")
+    app = app_of(flow.with_params(word=str).durable())
+    await app.submit("f", params={"word": "mine"}, run_id="r", session_id="s", tenant="a")
+    with pytest.raises(bb.RunIdInUse, match="another tenant"):
+        await app.submit("f", run_id="r", session_id="s", tenant="b")
+    await app.start()
+    try:
+        await until(lambda: _is(app, "parked"))
+        assert {run.session_id for run in await app.runs()} == {"a:s"}
+        await app.deliver("go", "gone on", session_id="a:s")
+        await until(lambda: _is(app, "finished"))
+    finally:
+        await app.stop()
+    with pytest.raises(bb.RunIdInUse, match="another tenant"):
+        await app.run("f", run_id="r")
+    assert (await app.run("f", run_id="r", tenant="a")).answer == "gone on"
+
+
+async def _is(app: bb.App, status: str) -> bool:
+    return [run.status for run in await app.runs()] == [status]
