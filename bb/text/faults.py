@@ -116,7 +116,7 @@ def _hint(kind: str, text: str, expected: Collection[str]) -> str:
 
 def _misspelt(word: str, expected: Collection[str]) -> str:
     """Which statement a line was meant to be that begins with a name and goes on like none."""
-    if "_ASSIGN" not in expected or not word.isidentifier():
+    if "_ASSIGN" not in expected or len(word) > _WIDTH or not word.isidentifier():
         return ""
     meant = _ELSEWHERE.get(word) or next(iter(get_close_matches(word, RESERVED, 1)), "")
     return f"no statement begins with {word}; perhaps {meant} is meant" if meant else ""
