@@ -26,6 +26,7 @@ from bb.errors import InvalidInput, WiringError
 from bb.flows.tree import AnyFlow, DurableFlow, NamedFlow, Send
 from bb.ids import check_id, check_tenant, fresh_id, session_of
 from bb.log import Given
+from bb.logs import warning
 from bb.messages import Input, InputLike, to_input
 from bb.models.base import Model, check_model
 from bb.ops import Op, catalogue
@@ -116,6 +117,9 @@ class App:
         """Classes that savepoints may hold; those of agents' schemas, and what bb itself hands out, are known already."""
         self._flows = Registry(catalogue(ops, agents, senders), self.types, model)
         self.store: Store = store if store is not None else MemStore()
+        self._keeps = store is not None
+        self._told: set[str] = set()
+        """Flows that were run by an id although nothing of them is durable, and were warned of."""
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._runner = Runner(
             store=self.store,
@@ -274,6 +278,13 @@ class App:
         if params is not None and not isinstance(params, Mapping):
             raise InvalidInput(f"params is a {type(params).__name__}", remedy="give a dict of names and values")
         id = fresh_id() if run_id is None else check_id(run_id, "run id")
+        if run_id is not None and not plan.durable and self._keeps and plan.name not in self._told:
+            self._told.add(plan.name)
+            warning(
+                "a run id was given, but no part of the flow is durable: nothing is kept, and the same id runs it again",
+                flow=plan.name,
+                remedy="flow.with_id(...).durable()",
+            )
         opening = None
         if session_id is not None:
             session_id = session_of(owner, check_id(session_id, "session id"))

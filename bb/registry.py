@@ -12,6 +12,7 @@ from bb.check import agents_of, check, ops_of, refuse
 from bb.codec import Types
 from bb.engine.plan import Known, Plan, prepare
 from bb.errors import UnknownFlow, WiringError
+from bb.flows.base import a_flow
 from bb.flows.tree import AnyFlow, DurableFlow, NamedFlow
 from bb.ids import check_id
 from bb.logs import warning
@@ -43,6 +44,7 @@ class Registry:
         Raises:
             WiringError: it has no id, or is wired wrongly.
         """
+        a_flow(flow)
         if not isinstance(flow, NamedFlow | DurableFlow):
             raise WiringError(f"{flow!r} has no id", remedy="name it: flow.with_id(...)")
         others = [plan.flow for id, plan in self.plans.items() if id != flow.id]
@@ -73,6 +75,7 @@ class Registry:
                 known = ", ".join(sorted(self.plans)) or "none"
                 raise UnknownFlow(f"no flow {flow!r} is registered", remedy=f"register it first; known: {known}")
             return self.plans[flow]
+        a_flow(flow)
         plan = self.plans.get(flow.id) if isinstance(flow, NamedFlow | DurableFlow) else None
         if plan is not None and plan.flow is flow:
             return plan

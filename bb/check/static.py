@@ -10,6 +10,7 @@ from bb.check.problem import Problem
 from bb.check.scene import Rule, Scene
 from bb.check.sites import Site, lent, sites
 from bb.check.spots import Spot, given, ops_of, parts, spots
+from bb.flows.base import a_flow
 from bb.flows.expressions import Lit, Valued
 from bb.flows.tree import (
     KINDS,
@@ -62,7 +63,7 @@ def check(
         flows: the registered flows by id, for `Run`; without it its targets are not looked up.
         symbols: names that the session has bound already.
     """
-    if deep := _too_deep(flow):
+    if deep := _too_deep(a_flow(flow)):
         return (deep,)
     found = list(sites(flow, model))
     known = {**(flows or {}), flow_id(flow): flow}

@@ -290,6 +290,8 @@ def _advice(value: object, cls: type) -> str:
         return "raise it, or save its text"
     if cls.__module__.partition(".")[0] == "numpy":
         return "save what its tolist() gives"
+    if cls.__module__.startswith("bb.flows."):
+        return "it is a part of a flow, and does nothing by itself; the function of an op is op.fn"
     name = cls.__qualname__
     if describe(cast("Hashable", cls)) is not None:
         return f"register its class: app.types.register({name})"

@@ -109,7 +109,8 @@ def a_flow(value: object) -> AnyFlow:
     if not isinstance(value, Chainable):
         raise WiringError(
             f"{value!r} is no flow",
-            remedy="pass flows, each as an argument of its own; an agent goes into Flow().with_agent(agent)",
+            remedy="pass flows, each as an argument of its own; an agent goes into Flow().with_agent(agent), an op is "
+            "called, op(...), and of the flows of a text one is taken by its id: module['id']",
         )
     return cast("AnyFlow", value)  # the kinds are the subclasses of Chainable, and no others
 

@@ -143,7 +143,8 @@ def _message(part: Mapping[str, object], where: str) -> Message:
             case "text":
                 pieces.append(as_text(block.get("text"), f"{place}.text"))
             case "tool_use":
-                given = as_object(block.get("input") or {}, f"{place}.input")
+                input = block.get("input")
+                given = {} if input is None else as_object(input, f"{place}.input")
                 id, name = (as_text(block.get(key), f"{place}.{key}") for key in ("id", "name"))
                 calls.append(ToolCall(id, name, json.dumps(given) if given else ""))
             case "tool_result":

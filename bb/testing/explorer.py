@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from bb.app import RESUME, App, Resume
 from bb.errors import BBError, Interruption, StreamBroken, WiringError
-from bb.flows.base import slot
+from bb.flows.base import a_flow, slot
 from bb.flows.tree import (
     TRIGGERS,
     AnyFlow,
@@ -59,7 +59,12 @@ class Explorer:
         stream: bool,
         patience: float,
     ) -> None:
-        if not is_durable(flow):
+        if app is not None and not callable(app):
+            raise WiringError(
+                "app= says how an app is made for each case, and this is one",
+                remedy="app=lambda store: bb.App(store=store, ...)",
+            )
+        if not is_durable(a_flow(flow)):
             raise WiringError(f"no part of flow {flow_id(flow)!r} is durable", remedy="call .durable() on it")
         self.flow = flow
         self.reference: Case = Case("no crash")
@@ -325,7 +330,7 @@ class Explorer:
 
         Raises:
             BBError: the flow fails without any crash.
-            NotCrashSafe: it does not come to an end even then.
+            NotCrashSafe: it does not come to an end even then, or does not fail, though it is meant to.
         """
         case = self.begin("no crash")
         process, task = self.process(case)
@@ -333,6 +338,9 @@ class Explorer:
         if case.read is None:
             if task.done() and not task.cancelled() and isinstance(task.exception(), BBError):
                 await task
+            raise NotCrashSafe(self.report())
+        if self._fails and all(read.outcome is not None for read in case.read):
+            case.found.append(f"it is meant to fail, and {case.read[-1].state}")
             raise NotCrashSafe(self.report())
         self.reference = case
         await self.check(case)
@@ -353,7 +361,12 @@ class Explorer:
             cases=len(self.cases),
             rows=tuple(Row(path, what, usual[path, what], runs, when) for (path, what), (runs, when) in most.items()),
             findings=tuple(Finding(case.name, what) for case in self.cases for what in dict.fromkeys(case.found)),
+            waits_for=self._waits_for(),
         )
+
+    def _waits_for(self) -> str | None:
+        last = self.reference.read[-1] if self.reference.read else None
+        return last.outcome.waiting_for if last is not None and last.outcome is not None else None
 
     def verdict(self) -> CrashReport:
         """The report.

@@ -45,6 +45,8 @@ class CrashReport:
     cases: int
     rows: tuple[Row, ...]
     findings: tuple[Finding, ...] = ()
+    waits_for: str | None = None
+    """What the flow waited for in the end, with no event to come: what follows was not explored."""
 
     @property
     def twice(self) -> tuple[Row, ...]:
@@ -53,6 +55,10 @@ class CrashReport:
 
     def __str__(self) -> str:
         parts = [f"{self.flow}: {len(self.appends)} appends, {self.cases} cases"]
+        if self.waits_for is not None:
+            parts.append(
+                f"It waits for {self.waits_for!r}, and nothing comes: events=[({self.waits_for!r}, ...)] goes on from there."
+            )
         if self.rows:
             lines = [(row.path or "-", row.effect, str(row.runs), str(row.most), row.when) for row in self.rows]
             parts.append(_table(("place", "effect", "runs", "at most", "when"), lines))
@@ -73,7 +79,8 @@ class NotCrashSafe(AssertionError):
     report: CrashReport
 
     def __init__(self, report: CrashReport) -> None:
-        super().__init__(f"{len(report.findings)} findings\n{report}")
+        number = len(report.findings)
+        super().__init__(f"{number} finding{'' if number == 1 else 's'}\n{report}")
         self.report = report
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from bb.errors import InvalidInput
 from bb.text.module import Module
 from bb.text.writer import format
 
@@ -28,7 +29,10 @@ def parse(source: str, *, limit: int = LIMIT) -> Module:
 
     Raises:
         InvalidText: it is no module of flows; the error names line and column.
+        InvalidInput: it is no text.
     """
+    if not isinstance(source, str):
+        raise InvalidInput(f"{type(source).__name__} is no source text", remedy="give text: path.read_text('utf-8')")
     from bb.text.reader import read
 
     return read(source, limit)

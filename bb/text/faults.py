@@ -64,8 +64,25 @@ _HINTS: Final = {
     "DURABLE": "@durable stands above a flow, a named or a branch",
     "_ASSIGN": "== compares, = names a value; a name that is a reserved word is written with $",
 }
-_ELSEWHERE: Final = {"if": "when", "for": "each", "while": "repeat", "print": "emit", "all": "parallel", "one": "race"}
+_ELSEWHERE: Final = {
+    "if": "when",
+    "for": "each",
+    "while": "repeat",
+    "print": "emit",
+    "say": "emit",
+    "all": "parallel",
+    "one": "race",
+}
 """What other languages, and the builder, call a statement."""
+_FOREIGN: Final = {
+    "let": "a name is bound as it stands: x = 1",
+    "var": "a name is bound as it stands: x = 1",
+    "set": "a name is bound as it stands: x = 1",
+    "call": 'a call stands alone: charge(12, "now")',
+    "elif": "nest a when in the block of the else",
+    "not": "not is written !",
+}
+"""What other languages have, and how it is done here."""
 
 
 def fault(source: str, message: str, line: int, column: int, remedy: str = "") -> InvalidText:
@@ -118,6 +135,8 @@ def _misspelt(word: str, expected: Collection[str]) -> str:
     """Which statement a line was meant to be that begins with a name and goes on like none."""
     if "_ASSIGN" not in expected or len(word) > _WIDTH or not word.isidentifier():
         return ""
+    if word in _FOREIGN:
+        return _FOREIGN[word]
     meant = _ELSEWHERE.get(word) or next(iter(get_close_matches(word, RESERVED, 1)), "")
     return f"no statement begins with {word}; perhaps {meant} is meant" if meant else ""
 

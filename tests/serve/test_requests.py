@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from typing import cast
 
 import httpx2
 import pytest
@@ -99,7 +100,11 @@ BAD: list[tuple[str, object, str]] = [
     (PATHS[1], {"messages": [{"role": "user", "content": [{"type": "x" * 10_000}]}]}, "xxx...xxx"),
     (PATHS[1], {"messages": [USER], "stop_sequences": {}}, "stop_sequences must be a list"),
     (PATHS[1], {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id must be text"),
-    (PATHS[1], {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": []}]}]}, "id must be text"),
+    (PATHS[1], {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {}}]}]}, "id must be text"),
+    *(
+        (PATHS[1], {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": input}]}]}, "input must be an object")
+        for input in cast("list[object]", [[], "", 0, False])
+    ),
 ]  # fmt: skip
 
 

@@ -450,6 +450,48 @@ async def test_a_changed_flow_is_logged_and_among_the_events_of_the_run(*, forwa
     ]
 
 
+# --- what is no flow, and what is not durable ---
+
+DOORS: dict[str, Callable[[Any], object]] = {
+    "run_sync": lambda what: bb.run_sync(what, "x"),
+    "run": lambda what: asyncio.run(bb.App().run(what, "x")),
+    "submit": lambda what: asyncio.run(bb.App().submit(what, "x")),
+    "session": lambda what: bb.App().session(what, "s"),
+    "register": lambda what: bb.App().register(what),
+    "check": bb.check,
+    "crash_everywhere": lambda what: asyncio.run(bb.testing.crash_everywhere(what, "x")),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    "what", [AGENT, OP, None, [FLOW], bb.text.parse('flow f\n  emit "a"\n')], ids=lambda one: type(one).__name__
+)
+def test_what_is_no_flow_is_told_so_at_every_door(door: str, what: object) -> None:
+    with pytest.raises(bb.WiringError, match="is no flow: pass flows") as refused:
+        DOORS[door](what)
+    assert "Flow().with_agent(agent)" in str(refused.value) and "module['id']" in str(refused.value)
+
+
+async def test_an_op_as_a_step_is_told_where_its_function_is() -> None:
+    for body in (lambda turn, _: turn.step("x", OP), lambda turn, _: turn.step("x", ANY.op()(helper), "a")):
+        error = await cause(body)
+        assert isinstance(error, bb.NotSavable) and "the function of an op is op.fn" in str(error)
+
+
+async def test_a_run_id_for_what_is_not_durable_is_warned_of_once(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        app = bb.App(store=bb.FileStore(tmp_path))
+        for _ in range(2):
+            await app.run(NAMED, "hi", run_id="r")
+        await app.run(NAMED, "hi")
+        await bb.App().run(NAMED, "hi", run_id="r")
+        await app.run(DURABLE, "hi", run_id="r")
+        await app.stop()
+    [(level, flow, said)] = [(entry["log_level"], entry["flow"], entry["event"]) for entry in logs]
+    assert (level, flow) == ("warning", "named") and "no part of the flow is durable" in said
+
+
 # --- reports ---
 
 

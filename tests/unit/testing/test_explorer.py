@@ -221,3 +221,25 @@ async def test_a_flow_that_needs_no_input_gets_none() -> None:
     flow = (bb.Emit("hi {name}") >> bb.Return("done")).with_id("f").durable()
     for explore in (crash_everywhere, race_everywhere):
         assert (await explore(flow, params={"name": "Ada"})).cases > 3
+
+
+async def test_a_flow_that_is_meant_to_fail_and_does_not_is_seen() -> None:
+    saga = bb.Saga(bb.Step(bb.Emit("paid"), undo=bb.Emit("paid back"))).with_id("f").durable()
+    with pytest.raises(NotCrashSafe, match="it is meant to fail, and finished") as seen:
+        await crash_everywhere(saga, fails=True)
+    assert str(seen.value).startswith("1 finding\n")
+
+
+async def test_where_a_flow_still_waits_is_told() -> None:
+    flow = (bb.Await("go", bind="x") >> bb.Emit("{x}")).with_id("f").durable()
+    report = await crash_everywhere(flow)
+    assert report.waits_for == "go" and "It waits for 'go', and nothing comes: events=[('go', ...)]" in str(report)
+    report = await crash_everywhere(flow, events=[("go", "on")])
+    assert report.waits_for is None and "waits" not in str(report)
+
+
+async def test_an_app_instead_of_how_to_make_one_is_refused() -> None:
+    made: Any = bb.App()
+    for explore in (crash_everywhere, race_everywhere):
+        with pytest.raises(bb.WiringError, match="app=lambda store"):
+            await explore(shop(Effects()), "hi", app=made)

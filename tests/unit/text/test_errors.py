@@ -1,8 +1,10 @@
 """What is wrong with a text: where, what was expected, and what to do."""
 
+from typing import Any
+
 import pytest
 
-from bb.errors import Fatal, InvalidText
+from bb.errors import Fatal, InvalidInput, InvalidText
 from bb.text import parse
 
 
@@ -79,6 +81,10 @@ def test_case_77_an_arm_without_a_step_a_scope_without_a_value_a_label_with_more
         ("for x in y\n  f()", 1, 7, "not 'x'", "perhaps each is meant"),
         ("while true\n  f()", 1, 9, "not 'true'", "perhaps repeat is meant"),
         ("quux 1", 1, 8, "not '1'", ""),
+        ("let x = 1", 1, 7, "not 'x'", "x = 1"),
+        ("not x", 1, 7, "not 'x'", "!"),
+        ('call f("x")', 1, 8, "not 'f'", "a call stands alone"),
+        ("elif x\n  f()", 1, 8, "not 'x'", "in the block of the else"),
         # clauses
         ("else\n  f()", 1, 3, "expected a statement, not 'else'", "its when"),
         ("catch e\n  f()", 1, 3, "not 'catch'", "its try"),
@@ -200,3 +206,9 @@ def test_no_error_names_what_only_the_grammar_knows() -> None:
         message = fault(source).message.split("\n")[0]
         assert "_" not in message
         assert message == message.replace("LPAR", "").replace("NAME", "").replace("INDENT", "")
+
+
+def test_what_is_no_text_is_refused() -> None:
+    source: Any = b"flow a\n  f()\n"
+    with pytest.raises(InvalidInput, match="bytes is no source text: give text"):
+        parse(source)

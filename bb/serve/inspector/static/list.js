@@ -33,8 +33,9 @@ export function showList(main) {
 
   let timer;
   filters.addEventListener("input", () => {
+    point(""); // at once: whoever reloads what they see gets the same
     clearTimeout(timer);
-    timer = setTimeout(() => turn(""), 150);
+    timer = setTimeout(load, 150);
   });
   filters.addEventListener("reset", () => setTimeout(() => turn("")));
   keep();
@@ -45,11 +46,15 @@ export function showList(main) {
   }
 
   function turn(to) {
+    point(to);
+    return load();
+  }
+
+  function point(to) {
     start = to ?? "";
     const now = new URLSearchParams();
     for (const [name, value] of [["text", text.value.trim()], ["flow", flow.value], ["status", status.value], ["start", start]]) if (value) now.set(name, value);
     history.replaceState(null, "", now.size ? `?${now}` : location.pathname);
-    return load();
   }
 
   async function load() {
