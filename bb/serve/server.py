@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import socket
 
 import uvicorn
@@ -31,7 +32,8 @@ class _Server(uvicorn.Server):
         try:
             probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
         except OSError as error:
-            why = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio names the address once more
+            # asyncio names the address once more; a name that is none has no number of the system
+            why = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror
             raise SystemExit(f"bb: cannot listen on {host}:{port}: {why}") from error
         probe.close()
         await super().startup(sockets)

@@ -131,7 +131,7 @@ def test_where_something_else_has_the_port_nothing_starts(tmp_path: Path, host: 
             command, check=False, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
         )
     assert (done.returncode, done.stdout) == (1, "made\n")
-    assert f"bb: cannot listen on {host}:{port}: address already in use\n" in done.stderr
+    assert f"bb: cannot listen on {host}:{port}: Address already in use\n" in done.stderr
     assert "Traceback" not in done.stderr
 
 

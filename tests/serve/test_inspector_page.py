@@ -82,7 +82,9 @@ async def test_the_list_is_filtered_and_leads_to_a_run(browser: Browser) -> None
     async with looking(browser, app) as site:
         for number in range(60):
             await app.run("good", "hi", run_id=f"good-{number:02}")
+        await asyncio.sleep(0.005)  # runs that change in one millisecond come in the order of their ids
         await app.run("asks", "hi", run_id="asks-1")
+        await asyncio.sleep(0.005)
         with pytest.raises(bb.AgentFailed):
             await app.run("shop", "hi", run_id="shop-1")
         page = await site.open("/runs")
