@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from bb.clock import Clock
 from bb.codec import Codec
-from bb.engine.memory.trees import kept_tree, tree_records
+from bb.engine.memory.trees import kept_form, tree_records
 from bb.errors import Conflict, Fenced, Interruption, StoreError, StoreFull, TooLarge
 from bb.identity import Tree
 from bb.log import Fact, History, encode, run_stream
@@ -152,8 +152,7 @@ class LogJournal:
 
     async def tree(self, signature: str) -> Tree | None:
         """The canonical form behind a signature, if it is kept."""
-        kept = await kept_tree(self._store, signature)
-        return kept.form if kept is not None else None
+        return await kept_form(self._store, signature)
 
     async def sleep(self, seconds: float) -> None:
         await self._clock.sleep(seconds)

@@ -57,6 +57,15 @@ async def kept_tree(store: Store, signature: str) -> KeptTree | None:
     return KeptTree(cast(Tree, form), more[0] if more else None)
 
 
+async def kept_form(store: Store, signature: str) -> Tree | None:
+    """The canonical form behind a signature, if it is kept.
+
+    Raises: as `kept_tree` does.
+    """
+    kept = await kept_tree(store, signature)
+    return kept.form if kept is not None else None
+
+
 def _packed(record: bytes) -> bytes:
     if len(record) <= _SMALL:
         return record

@@ -10,7 +10,7 @@ from attrs import evolve
 
 from bb.agents.agent import Agent
 from bb.check import agents_of, check, ops_of
-from bb.engine.memory.trees import KeptTree, kept_tree
+from bb.engine.memory.trees import KeptTree, kept_form, kept_tree
 from bb.engine.plan import Known, Plan, prepare
 from bb.errors import GraphChanged, InvalidWire
 from bb.flows.tree import AnyFlow, Notify, Saga, Scope, Send, body_of, walk
@@ -82,8 +82,7 @@ def _with_present(names: Known, flow: AnyFlow) -> Known:
 
 async def form_of(store: Store, known: Remembered) -> Tree | None:
     """The canonical form of the flow that something was remembered for, if it is kept."""
-    kept = await kept_tree(store, known.signature)
-    return kept.form if kept is not None else None
+    return await kept_form(store, known.signature)
 
 
 def may_be_open(form: Tree, known: Remembered) -> bool:

@@ -11,7 +11,7 @@ from attrs import evolve
 
 from bb.agents.answer import Answer
 from bb.engine.frame.ledger import entry_of
-from bb.engine.memory.trees import kept_tree
+from bb.engine.memory.trees import kept_form
 from bb.engine.runs.runner import Runner
 from bb.errors import UnknownRun
 from bb.identity import Tree
@@ -133,8 +133,7 @@ class Trail:
         return Event("durable.discarded", history.run_id, fact.path, at, flow, history.attempts, "; ".join(told))
 
     async def _tree(self, signature: str) -> Tree | None:
-        kept = await kept_tree(self._runner.store, signature)
-        return kept.form if kept is not None else None
+        return await kept_form(self._runner.store, signature)
 
     def _event(self, history: History, fact: Fact) -> Event | None:
         root = history.started.flow if history.started is not None else ""

@@ -7,7 +7,7 @@ from typing import Final, assert_never, cast
 
 from attrs import frozen
 
-from bb.engine.memory.trees import kept_tree
+from bb.engine.memory.trees import kept_form
 from bb.engine.outcome import RunInfo
 from bb.engine.plan import Plan
 from bb.engine.runs.archive import Archive
@@ -186,8 +186,7 @@ class Viewer:
         return Marks.of(run_id, records)
 
     async def _tree(self, signature: str) -> Tree | None:
-        kept = await kept_tree(self._store, signature)
-        return kept.form if kept is not None else None
+        return await kept_form(self._store, signature)
 
     def _registered(self, id: str) -> Tree | None:
         plan = self._plans.get(id)
